@@ -14,7 +14,12 @@
 namespace convoy::small {
 namespace {
 
-constexpr int kStrips[] = {4, 7, 8};  // Columns of a unit that kernels are built for.
+// Columns of a unit that kernels are built for. NOTE: a volume's filter makes long code, of which
+// each further strip is a tenth of this file's.
+constexpr int kStrips[] = {4, 7, 8};
+constexpr bool has_strip(int strip, int frames, int stride) {
+  return frames == 1 || (stride == 1 ? strip != 7 : strip == 4);
+}
 
 struct TileLaunch {
   DepthwiseTileLayout layout{};
@@ -122,6 +127,7 @@ TileLaunch tile_launch(const PlanRequest& request) {
   }
   for (std::int64_t resident = depthwise_tile_blocks(stride); resident > 0; --resident) {
     for (const int strip : kStrips) {
+      if (!has_strip(strip, frame_taps, stride)) continue;
       const std::int64_t all_strips = ceil_div(g.out[2], strip);
       for (std::int64_t strips = 1; strips <= all_strips; ++strips) {
         const auto fits = [&](std::int64_t of_tile, std::int64_t rows) {
@@ -265,13 +271,19 @@ class DepthwiseTilePlan final : public CudaPlan {
   }
   template <typename Element, int kFrames, int kTaps, int kStride, int kChannels>
   Kernel* choose_strip() const {
+    const auto of = []<int kStrip>() -> Kernel* {
+      if constexpr (has_strip(kStrip, kFrames, kStride)) {
+        return depthwise_tile_kernel<Element, kFrames, kTaps, kStride, kChannels, kStrip>;
+      }
+      return nullptr;
+    };
     switch (launch_.strip) {
       case 4:
-        return depthwise_tile_kernel<Element, kFrames, kTaps, kStride, kChannels, 4>;
+        return of.template operator()<4>();
       case 7:
-        return depthwise_tile_kernel<Element, kFrames, kTaps, kStride, kChannels, 7>;
+        return of.template operator()<7>();
       default:
-        return depthwise_tile_kernel<Element, kFrames, kTaps, kStride, kChannels, 8>;
+        return of.template operator()<8>();
     }
   }
 
