@@ -147,6 +147,16 @@ std::optional<TunedKernel> TuningDatabase::find(const std::string& key) const {
 }
 
 void TuningDatabase::set(const std::string& key, TunedKernel choice) {
+  // NOTE: what `parse` would refuse, so that a file that was written can be read.
+  if (key.empty() || key.find_first_of("\r\n") != key.npos) {
+    throw_invalid("key = '", key, "'; legal: one line, as tuning_key gives it");
+  }
+  if (choice.kernel.empty() || choice.kernel.find_first_of(" \r\n|") != choice.kernel.npos) {
+    throw_invalid("kernel = '", choice.kernel, "'; legal: a kernel's name, such as 'pointwise'");
+  }
+  if (!std::isfinite(choice.us) || choice.us <= 0) {
+    throw_invalid("us = ", choice.us, " of kernel ", choice.kernel, "; legal: above 0, finite");
+  }
   choices_[key] = std::move(choice);
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <locale>
 
 #include "dispatch/backends.hpp"
@@ -59,6 +60,28 @@ TEST(Tuning, ShortAndLongTimesComeBack) {
     ASSERT_TRUE(found.has_value()) << us;
     EXPECT_DOUBLE_EQ(found->us, us);
   }
+}
+
+TEST(Tuning, RefusesWhatNoFileCanHold) {
+  TuningDatabase database;
+  const auto refused = [&](const std::string& key, TunedKernel choice, const char* what) {
+    try {
+      database.set(key, std::move(choice));
+      ADD_FAILURE() << "taken: " << what;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), Status::invalid_argument);
+      EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+    }
+  };
+  refused("", {"sm90", 1.0}, "key = ''");
+  refused("a\nb", {"sm90", 1.0}, "key = 'a");
+  refused(some_key(8), {"", 1.0}, "kernel = ''");
+  refused(some_key(8), {"two words", 1.0}, "kernel = 'two words'");
+  for (const double us : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(),
+                          std::numeric_limits<double>::infinity()}) {
+    refused(some_key(8), {"sm90", us}, "us = ");
+  }
+  EXPECT_EQ(database.size(), 0u);
 }
 
 /// 1.024,5 for 1024.5.
