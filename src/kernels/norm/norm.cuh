@@ -57,15 +57,27 @@ __device__ __forceinline__ void activate_norm(const EpilogueParams& params, floa
   }
 }
 
+/// Which code applies this activation.
+constexpr NormActivation norm_activation(Activation activation) {
+  switch (activation) {
+    case Activation::none:
+      return NormActivation::none;
+    case Activation::silu:
+      return NormActivation::silu;
+    default:
+      return NormActivation::any;
+  }
+}
+
 /// Call `body.template operator()<kActivation>()`.
 template <typename Body>
 void dispatch_activation(Activation activation, Body&& body) {
-  switch (activation) {
-    case Activation::none:
+  switch (norm_activation(activation)) {
+    case NormActivation::none:
       return body.template operator()<NormActivation::none>();
-    case Activation::silu:
+    case NormActivation::silu:
       return body.template operator()<NormActivation::silu>();
-    default:
+    case NormActivation::any:
       return body.template operator()<NormActivation::any>();
   }
 }

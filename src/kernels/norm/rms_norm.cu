@@ -219,9 +219,8 @@ class RmsNorm final : public NormKernel {
     // The fewest idle lanes; then the most vectors a lane, as long as a team reads 64 bytes in a
     // row.
     int idle = columns + 1;
-    const bool is_usual = request.options.activation == Activation::none ||
-                          request.options.activation == Activation::silu;
-    for (int vectors = 1; is_usual && vector_ > 1 && vectors <= kMostVectors; ++vectors) {
+    const bool has_teams = norm_activation(request.options.activation) != NormActivation::any;
+    for (int vectors = 1; has_teams && vector_ > 1 && vectors <= kMostVectors; ++vectors) {
       int lanes = 1;
       while (lanes * vectors < columns) lanes *= 2;
       const int left = lanes * vectors - columns;
