@@ -42,8 +42,9 @@ class CONVOY_API TuningDatabase {
 
   /// The choice stored under a `tuning_key`.
   std::optional<TunedKernel> find(const std::string& key) const;
-  /// Store a choice in place of what was there. Throws Error{invalid_argument} for a key or a name
-  /// that is empty or more than a word of a line, and for a time that is not finite and above 0.
+  /// Store a choice in place of what was there. Throws Error{invalid_argument} for what no
+  /// line can hold: a key or a name that is empty or breaks the line, a name with a space, a time
+  /// that is not finite and above 0.
   void set(const std::string& key, TunedKernel choice);
   /// Take over every choice of `other`, also where this one has another.
   void merge(const TuningDatabase& other);

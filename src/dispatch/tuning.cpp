@@ -51,6 +51,18 @@ std::string_view current_name(std::string_view kernel) {
   return kernel;
 }
 
+/// Why no line of a file can hold this choice; empty where one can.
+std::string wrong_choice(const TunedKernel& choice) {
+  const std::string& kernel = choice.kernel;
+  if (kernel.empty() || kernel == "|" || kernel.find_first_of(" \n") != kernel.npos) {
+    return text("kernel = '", kernel, "'; legal: a kernel's name, such as 'pointwise'");
+  }
+  if (!std::isfinite(choice.us) || choice.us <= 0) {
+    return text("us = ", choice.us, " of kernel ", kernel, "; legal: above 0, finite");
+  }
+  return {};
+}
+
 /// What is wrong with "<device> | <types> | <epilogue> | <shape>", without the epilogue where
 /// `fields` is 3; empty where nothing is. The words of the shape are those of tuning_key.
 std::string wrong_key(std::string_view key, int fields) {
@@ -71,7 +83,7 @@ std::string wrong_key(std::string_view key, int fields) {
     field.remove_prefix(std::min(end + 1, field.size()));
     // The modes of padding come last: three letters.
     const bool legal = i < kWords.size() ? word.size() > 1 && word[0] == kWords[i]
-                                         : word.size() == 3 && field.empty();
+                                         : word.size() == 3 && field.empty() && word[2] != '\r';
     if (!legal) {
       return text("the shape ends early or is none, at its word ", i + 1, ", '", word.substr(0, 20),
                   "'");
@@ -101,15 +113,12 @@ TuningDatabase TuningDatabase::parse(std::string_view content, const std::string
     TunedKernel tuned;
     const char* const end = choice.data() + std::min(space, choice.size());
     const auto [rest, error] = std::from_chars(choice.data(), end, tuned.us);
-    const bool is_number =
-        error == std::errc{} && rest == end && std::isfinite(tuned.us) && tuned.us > 0;
-    const std::string_view kernel =
-        space == choice.npos ? std::string_view() : choice.substr(space + 1);
-    if (separator == line.npos || kernel.empty() || kernel.find(' ') != kernel.npos || !is_number) {
+    const bool is_number = error == std::errc{} && rest == end;
+    if (space != choice.npos) tuned.kernel = current_name(choice.substr(space + 1));
+    if (separator == line.npos || !is_number || !wrong_choice(tuned).empty()) {
       fail(origin, number,
            "not '<microseconds> <kernel> | <device> | <types> | <epilogue> | <shape>'");
     }
-    tuned.kernel = current_name(kernel);
     std::string key(line.substr(separator + kSeparator.size()));
     const std::string wrong = wrong_key(key, header == kPlainHeader ? 3 : 4);
     if (!wrong.empty()) {
@@ -147,16 +156,11 @@ std::optional<TunedKernel> TuningDatabase::find(const std::string& key) const {
 }
 
 void TuningDatabase::set(const std::string& key, TunedKernel choice) {
-  // NOTE: what `parse` would refuse, so that a file that was written can be read.
-  if (key.empty() || key.find_first_of("\r\n") != key.npos) {
+  // NOTE: so that a file that was written can be read.
+  if (key.empty() || key.find('\n') != key.npos || key.back() == '\r') {
     throw_invalid("key = '", key, "'; legal: one line, as tuning_key gives it");
   }
-  if (choice.kernel.empty() || choice.kernel.find_first_of(" \r\n|") != choice.kernel.npos) {
-    throw_invalid("kernel = '", choice.kernel, "'; legal: a kernel's name, such as 'pointwise'");
-  }
-  if (!std::isfinite(choice.us) || choice.us <= 0) {
-    throw_invalid("us = ", choice.us, " of kernel ", choice.kernel, "; legal: above 0, finite");
-  }
+  if (const std::string wrong = wrong_choice(choice); !wrong.empty()) throw_invalid(wrong);
   choices_[key] = std::move(choice);
 }
 

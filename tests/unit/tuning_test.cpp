@@ -76,12 +76,35 @@ TEST(Tuning, RefusesWhatNoFileCanHold) {
   refused("", {"sm90", 1.0}, "key = ''");
   refused("a\nb", {"sm90", 1.0}, "key = 'a");
   refused(some_key(8), {"", 1.0}, "kernel = ''");
+  refused(some_key(8), {"|", 1.0}, "kernel = '|'");
+  refused(some_key(8) + "\r", {"sm90", 1.0}, "key = ");
   refused(some_key(8), {"two words", 1.0}, "kernel = 'two words'");
   for (const double us : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(),
                           std::numeric_limits<double>::infinity()}) {
     refused(some_key(8), {"sm90", us}, "us = ");
   }
   EXPECT_EQ(database.size(), 0u);
+}
+
+// What a reader lets through, `set` takes: its errors have no line.
+TEST(Tuning, OddLinesAreReadOrRefusedByTheirNumber) {
+  const auto file = [](const std::string& kernel, const std::string& end) {
+    return "convoy-tuning 2\n1.5 " + kernel + " | " + some_key(8) + end;
+  };
+  for (const std::string kernel : {"a|b", "a\rb", "|b"}) {
+    const TuningDatabase read = TuningDatabase::parse(file(kernel, "\r\n"), "odd");
+    EXPECT_EQ(read.find(some_key(8))->kernel, kernel);
+    EXPECT_EQ(TuningDatabase::parse(read.to_text(), "again").size(), 1u);
+  }
+  std::string cut = file("sm90", "\r\r\n");
+  cut.erase(cut.size() - 4, 1);  // Two letters and a return for the modes of padding.
+  try {
+    TuningDatabase::parse(cut, "odd");
+    ADD_FAILURE() << "taken: " << cut;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::io_error);
+    EXPECT_NE(std::string(error.what()).find("odd:2: "), std::string::npos) << error.what();
+  }
 }
 
 /// 1.024,5 for 1024.5.
