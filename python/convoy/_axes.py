@@ -11,10 +11,12 @@ from . import _layout
 from ._conv_node import Conv
 from ._deferred import HALVES, Deferred, another, is_tensor, plain, value_of, view, waiting_norm
 from ._memory import (
+    Apart,
     alone,
     follow,
     is_given,
     laid_out,
+    lies_inner,
     link,
     own_form,
     stepped,
@@ -134,7 +136,7 @@ def _getitem(x, index):
         of_parts = type(node) is Cat and node.tensor is None
         made = (_frames_of_parts if of_parts else _waiting_frames)(x, first, count)
         if made is not None:
-            made._apart = x._apart, node.shape, lambda t: t[:, :, first:first + count]
+            made._apart = Apart(x._apart, node.shape, lambda t: t[:, :, first:first + count])
             return made
         if (type(node) is Conv and node.shuffle is not None and node.may_fuse()
                 and node.residual is None and node.shuffle[2] == 0
@@ -162,7 +164,7 @@ def _getitem(x, index):
     if all(v is None or v is Ellipsis or isinstance(v, (int, slice)) for v in items):
         result._base, result._viewed = x, True
         x._viewed = True
-        result._apart = x._apart, node.shape, lambda t: t[index]
+        result._apart = Apart(x._apart, node.shape, lambda t: t[index])
         follow(x, result, lambda t: t[index])
     return result
 
@@ -269,7 +271,7 @@ def ordered(input, order):
     digits = _waiting_digits(alone(input))
     if digits is None:
         made = view(input, lambda t: t.permute(order), order)
-        made._apart = input._apart, input.shape, lambda t: t.permute(order)
+        made._apart = Apart(input._apart, input.shape, lambda t: t.permute(order))
         return made
     axes = [digits.axes[i] for i in order]
     return _with_axes(input, digits, axes, lambda t: t.permute(order))
@@ -305,6 +307,8 @@ def _reshape(input, *sizes, shape=None, size=None, dtype=None, strict=False):
             split = tuple(math.prod(node.shape) // known if s == -1 else s for s in split)
         made = _split_filters(input, split) if min(split, default=0) > 0 else None
         if made is not None:
+            if input._apart is not None and not _would_copy(input, sizes):
+                made._apart = Apart(input._apart, input.shape, lambda t: t.view(sizes))
             return made
     _find_before_copy(node, sizes)
     made = view(input, lambda t: _layout.reshape(t, sizes))
@@ -413,7 +417,12 @@ def _squeezing(name):
 
 def _contiguous(input, memory_format=torch.contiguous_format):
     # The order in memory is ours to choose.
-    return input if _is_contiguous(input, memory_format) else another(input)
+    if _is_contiguous(input, memory_format):
+        return input
+    made = another(input)
+    if memory_format is not torch.contiguous_format:
+        made._apart = lies_inner(input.shape)
+    return made
 
 
 def _is_contiguous(input, memory_format=torch.contiguous_format):
@@ -481,16 +490,16 @@ def _split(tensor, split_size_or_sections=None, dim=0, *, split_size=None):
         for at in range(0, frames, step):
             made = Deferred(Frames(node, at, min(step, frames - at)), session)
             made._viewed = True
-            made._apart = tensor._apart, node.shape, functools.partial(
-                torch.narrow, dim=2, start=at, length=made._node.shape[2])
+            made._apart = Apart(tensor._apart, node.shape, functools.partial(
+                torch.narrow, dim=2, start=at, length=made._node.shape[2]))
             result.append(made)
         return tuple(result)
     node = alone(tensor)
     for part in stepped(node, lambda t: t.split(split_size_or_sections, axis)):
         made = value_of(part, session, (node, axis, at), is_given(node), node)
         made._base, made._viewed = tensor, True
-        made._apart = tensor._apart, node.shape, functools.partial(
-            torch.narrow, dim=axis, start=at, length=part.shape[axis])
+        made._apart = Apart(tensor._apart, node.shape, functools.partial(
+            torch.narrow, dim=axis, start=at, length=part.shape[axis]))
         result.append(made)
         at += part.shape[axis]
     tensor._viewed = True

@@ -54,7 +54,7 @@ def _apply(cls, *args, **kwargs):
     session = session_of(args) or session_of(kwargs.values())
     if session is None:
         return _apply_of(cls)(*args, **kwargs)
-    given = [in_order(plain(value)) for value in args]
+    given = [in_order(value) for value in args]
     result = _apply_of(cls)(*given, **plain(kwargs))
     for value, tensor in zip(args, given):
         if type(value) is Deferred and result is tensor:  # It was written to, and marked so.

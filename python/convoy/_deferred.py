@@ -7,22 +7,29 @@ tensors themselves, and their results are stand-ins again. So a model is taken o
 forward() does, whatever its modules are called. Who sees what is written to one is in _memory.py.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from ._layout import inner_copy, is_inner
+from ._layout import inner_copy, is_inner, suggests_inner
 from ._memory import (
+    Apart,
     alone,
     follow,
+    has_inner,
+    is_dense,
     is_given,
     lent,
+    lies_inner,
     looks_at,
+    new_like,
     own,
     own_form,
     stepped,
+    strides_like,
     value_on,
     write_through,
 )
@@ -301,8 +308,8 @@ def _as_own_lies(value, sources):
         (sources[0], tensors[0]))
     form = own_form(source)
     if tensor.shape == value.shape and (
-            value.stride() == torch.empty_like(tensor, device="meta").stride()):
-        strides = torch.empty_like(form).stride()
+            value.stride() == strides_like(tensor.shape, tensor.stride())):
+        strides = strides_like(form.shape, form.stride())
         return value if value.stride() == strides else torch.empty_strided(
             value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
     return value.contiguous() if is_inner(value) and form.is_contiguous() else value
@@ -383,6 +390,10 @@ def _as_own(x):
         return tensor
     if form.is_contiguous() or 0 in form.stride():
         return tensor.contiguous()
+    if is_dense(form.shape, form.stride()):  # NOTE: operators that a recorded call can repeat.
+        order = sorted(range(form.dim()), key=lambda i: (-form.stride(i), i))
+        laid = tensor.permute(order).contiguous()
+        return laid.permute([order.index(i) for i in range(form.dim())])
     return torch.empty_strided(form.shape, form.stride(), dtype=tensor.dtype,
                                device=tensor.device).copy_(tensor)
 
@@ -403,39 +414,122 @@ def call(func, args, kwargs):
         return _by_foreign(func, args, kwargs)
     name = getattr(func, "__name__", "")
     handler = HANDLERS.get(name)
-    if handler is not None and args:
-        first = args[0]
-        is_ours = type(first) is Deferred
-        if ((is_ours or name in ANY_FIRST)
-                # PyTorch's own operators are to run, on tensors, where gradients are wanted, or a
-                # transform of torch.func goes on, within a call that began without; or autocast
-                # was switched on.
-                and not (_autocasts() or _level() is not None
-                         or (_records() and (_has_gradients(args)
-                                             or (kwargs and _has_gradients(kwargs.values())))))):
-            result = handler(*args, **kwargs)
-            if result is not NotImplemented:
-                if is_ours and first._apart is not None and name in _POINTWISE and (
-                        type(result) is Deferred):
-                    _lay_out(result, first)
-                return result
+    if (handler is not None and args and (type(args[0]) is Deferred or name in ANY_FIRST)
+            # PyTorch's own operators are to run, on tensors, where gradients are wanted, or a
+            # transform of torch.func goes on, within a call that began without; or autocast was
+            # switched on.
+            and not (_autocasts() or _level() is not None
+                     or (_records() and (_has_gradients(args)
+                                         or (kwargs and _has_gradients(kwargs.values())))))):
+        result = handler(*args, **kwargs)
+        if result is not NotImplemented:
+            lay = _LAYS.get(name)
+            if lay is not None and type(result) is Deferred and result._apart is None:
+                lay(result, name, args, kwargs)
+            return result
     return by_pytorch(func, name, args, kwargs)
 
 
-# Whose results lie in PyTorch as their first tensor does, but without its gaps.
+# Whose results lie in PyTorch as their first tensor of as many numbers does, but without its gaps.
 _POINTWISE = {
-    "abs", "add", "bfloat16", "clamp", "clone", "cos", "div", "divide", "elu", "exp", "float",
-    "gelu", "half", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log", "mish", "mul",
-    "multiply", "neg", "pow", "prelu", "reciprocal", "relu", "relu6", "rsqrt", "rsub", "sigmoid",
+    "abs", "add", "addcmul", "bfloat16", "clamp", "clone", "cos", "div", "divide", "double",
+    "dropout", "elu", "exp", "flip", "float", "gelu", "half", "hardsigmoid", "hardswish",
+    "hardtanh", "leaky_relu", "lerp", "log", "mish", "mul", "multiply", "neg", "normalize",
+    "pow", "prelu", "reciprocal", "relu", "relu6", "rms_norm", "rsqrt", "rsub", "sigmoid",
     "silu", "sin", "softplus", "sqrt", "square", "sub", "subtract", "tanh", "to", "true_divide",
-    "type", "type_as", "where", "__abs__", "__add__", "__mul__", "__neg__", "__pow__", "__radd__",
-    "__rmul__", "__rsub__", "__rtruediv__", "__sub__", "__truediv__",
+    "type", "type_as", "where", "__abs__", "__add__", "__mul__", "__neg__", "__pow__",
+    "__radd__", "__rmul__", "__rsub__", "__rtruediv__", "__sub__", "__truediv__",
 }
+
+
+# Whose results have channels innermost in PyTorch where their tensor has, and else are contiguous;
+# the second on the CPU alone (tried with PyTorch 2.11 and 2.15).
+_CONVOLUTIONS = {"conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"}
+_FORMATTED = _CONVOLUTIONS | {
+    "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "batch_norm", "glu", "interpolate",
+    "local_response_norm", "max_pool2d", "max_pool3d", "pad", "upsample",
+}
+_FORMATTED_ON_CPU = {
+    "channel_shuffle", "group_norm", "pixel_shuffle", "pixel_unshuffle", "roll",
+}
+_JOINING = {"cat", "concat", "concatenate", "stack"}
+
+
+def _lay_pointwise(made, name, args, kwargs):
+    if kwargs and kwargs.get("memory_format", torch.preserve_format) is not torch.preserve_format:
+        if kwargs["memory_format"] is not torch.contiguous_format:
+            made._apart = lies_inner(made._node.shape)
+        return
+    for value in args:
+        if type(value) is Deferred and value._apart is not None:
+            break
+    else:
+        return
+    for value in args:  # As the first that is not broadcast.
+        if type(value) is Deferred and value._node.shape == made._node.shape:
+            return _lay_out(made, value)
+
+
+def _lay_conv(made, name, args, kwargs):
+    weight = args[1] if len(args) > 1 else kwargs["weight"]
+    strides = weight.stride()
+    source = args[0] if args else kwargs["input"]
+    if (((strides[1] <= strides[-1] and suggests_inner(weight.shape, strides))
+         or _has_inner(source)) and not (name == "conv3d" and _is_slow(made, source, weight))):
+        made._apart = lies_inner(made._node.shape)
+
+
+def _is_slow(made, source, weight):
+    """Whether PyTorch's own loop, which gives contiguous tensors, computes a conv3d on the CPU and
+    not oneDNN (ATen, ConvParams::use_mkldnn; but for pointwise ones on one thread)."""
+    shape = source.shape
+    return (made._node.device.type == "cpu" and made._node.dtype == torch.float32 and shape[0] == 1
+            and math.prod(shape[:4]) <= 20480 and weight.shape[1] == shape[1]
+            and not (weight.shape[-1] > 3 and weight.shape[-2] > 3))
+
+
+def _lay_joined(made, name, args, kwargs):
+    parts = args[0] if args else kwargs.get("tensors", ())
+    for part in parts:
+        if type(part) is Deferred and part._apart is None:
+            return
+    if all(map(_has_inner, parts)):
+        made._apart = lies_inner(made._node.shape)
+
+
+def _lay_formatted(made, name, args, kwargs):
+    if not args or type(args[0]) is not Deferred or not has_inner(args[0]):
+        return
+    source = args[0]
+    on_cpu = name in _FORMATTED_ON_CPU or _copies(name, args, kwargs)
+    if not on_cpu or source._node.device.type == "cpu":
+        made._apart = lies_inner(made._node.shape)
+
+
+def _has_inner(value):
+    if type(value) is Deferred:
+        return value._apart is not None and has_inner(value)
+    return value.dim() in (4, 5) and suggests_inner(value.shape, value.stride())
+
+
+def _copies(name, args, kwargs):
+    """Whether it is a padding by what is inside."""
+    mode = args[2] if len(args) > 2 else kwargs.get("mode", "constant")
+    return name == "pad" and mode != "constant"
 
 
 def _lay_out(made, source):
     if source._apart is not None and made._apart is None and made._node.shape == source._node.shape:
-        made._apart = source._apart, made._node.shape, torch.empty_like
+        made._apart = source._apart if source._apart.is_whole else Apart(
+            source._apart, made._node.shape, new_like)
+
+
+# How a result would lie, lay(made, name, args, kwargs). Nothing is known of what is contiguous.
+_LAYS = {
+    **dict.fromkeys(_POINTWISE, _lay_pointwise), **dict.fromkeys(_JOINING, _lay_joined),
+    **dict.fromkeys(_FORMATTED | _FORMATTED_ON_CPU, _lay_formatted),
+    **dict.fromkeys(_CONVOLUTIONS, _lay_conv),
+}
 
 
 # Functions that go through memory in its order: random numbers, and those that look at the memory.
@@ -452,18 +546,13 @@ _RANDOM = _IN_ORDER | {
 }
 
 
-def in_order(value):
-    """A tensor with its last axis innermost, as the model's own is; others as they are."""
-    return value.contiguous() if isinstance(value, torch.Tensor) else value
-
-
 # Operators of tensors and numbers that give a tensor of its own memory, whatever they get.
 _NEW = {f"__{side}{name}__" for side in ("", "r") for name in ("add", "sub", "mul", "truediv",
                                                                "pow")}
 _NEW |= {"add", "sub", "mul", "div", "__neg__"}
 
 
-def _new(func, args):
+def _new(func, name, args):
     """The short way of `by_pytorch` for these; None where it is not for them."""
     source, given = None, []
     for value in args:
@@ -481,20 +570,19 @@ def _new(func, args):
             or result.requires_grad):
         return _as_own_lies(result, (source,))
     made = Deferred(Value(result), source._session)
-    if source._apart is not None:
-        _lay_out(made, source)
+    _lay_pointwise(made, name, args, {})
     return made
 
 
 def by_pytorch(func, name, args, kwargs):
     if name in _NEW and not kwargs:
-        made = _new(func, args)
+        made = _new(func, name, args)
         if made is not None:
             return made
     if name == "__get__":
         made = wrapped(_seen(func, args, plain, {}), args[0]._session, (args[0],))
         if type(made) is Deferred:
-            made._apart = args[0]._apart, args[0].shape, func
+            made._apart = Apart(args[0]._apart, args[0].shape, func)
         return made
     if name == "__set__":
         return _set_attribute(func, *args)
@@ -516,8 +604,8 @@ def by_pytorch(func, name, args, kwargs):
         settle()  # It may be memory that others wait to read.
     named, given = plain(kwargs) if kwargs else {}, plain
     if name in _IN_ORDER:
-        named = {key: in_order(value) for key, value in named.items()}
-        given = _plain_in_order
+        named = {key: in_order(value) for key, value in kwargs.items()}
+        given = _all_in_order
     result = _seen(func, args, given, named)
     for value in written:
         write_through(value)
@@ -530,20 +618,26 @@ def by_pytorch(func, name, args, kwargs):
         made._apart = sources[0]._apart
     elif type(made) is Deferred and made._viewed and len(sources) == 1 and args[0] is sources[0]:
         rest = args[1:]  # NOTE: `sources` not, whose memory would be kept.
-        made._apart = sources[0]._apart, sources[0].shape, lambda t: func(t, *rest, **kwargs)
+        made._apart = Apart(sources[0]._apart, sources[0].shape,
+                            lambda t: func(t, *rest, **kwargs))
     elif type(made) in (tuple, list) and len(sources) == 1 and args[0] is sources[0]:
         rest = args[1:]
         for i, part in enumerate(made):
             if type(part) is Deferred and part._viewed:
-                part._apart = (sources[0]._apart, sources[0].shape,
-                               lambda t, i=i: func(t, *rest, **kwargs)[i])
-    elif name in _POINTWISE and type(made) is Deferred and sources:
-        _lay_out(made, sources[0])
+                part._apart = Apart(sources[0]._apart, sources[0].shape,
+                                    lambda t, i=i: func(t, *rest, **kwargs)[i])
+    elif name in _LAYS and type(made) is Deferred and sources:
+        _LAYS[name](made, name, args, kwargs)
     return made
 
 
-def _plain_in_order(args):
-    return tuple(in_order(value) for value in plain(args))
+def in_order(value):
+    """A stand-in's tensor in the order of memory of the model's own."""
+    return _as_own(value) if type(value) is Deferred else plain(value)
+
+
+def _all_in_order(args):
+    return tuple(map(in_order, args))
 
 
 def _seen(func, args, given, named):
@@ -565,8 +659,8 @@ def _into(target, func, args, kwargs):
     """A function that writes to a stand-in. Returns it."""
     tensor = own(target)  # Before the others: they may be views of it.
     written = tensor
-    if getattr(func, "__name__", "") in _RANDOM and not tensor.is_contiguous():
-        written = tensor.contiguous()
+    if getattr(func, "__name__", "") in _RANDOM:
+        written = _as_own(target)
     rest = [written if value is target else plain(value) for value in args]
     lay = tensor.shape, tensor.stride()
     func(*rest, **{key: written if value is target else plain(value)
@@ -576,7 +670,7 @@ def _into(target, func, args, kwargs):
     node = target._node
     if lay != (tensor.shape, tensor.stride()):  # unsqueeze_, transpose_ ...
         behind = args[1:]
-        target._apart = target._apart, lay[0], lambda t: func(t, *behind, **kwargs)
+        target._apart = Apart(target._apart, lay[0], lambda t: func(t, *behind, **kwargs))
     if tensor.shape != node.shape or tensor.dtype != node.dtype:
         target._node = Value(tensor)
     write_through(target)
@@ -645,7 +739,7 @@ def view(x, step, order=None):
                 made = Deferred(Viewed(base, (*steps, step), shape, order), x._session)
             made._viewed = x._viewed = True
             if x._apart is not None:
-                made._apart = x._apart, x.shape, step
+                made._apart = Apart(x._apart, x.shape, step)
             return made
     tensor = node.force()
     seen = stepped(node, step)
@@ -657,7 +751,7 @@ def view(x, step, order=None):
     x._viewed = True
     follow(x, made, step)
     if x._apart is not None:
-        made._apart = x._apart, x.shape, step
+        made._apart = Apart(x._apart, x.shape, step)
     return made
 
 
@@ -670,14 +764,14 @@ ANY_FIRST: set[str] = set()
 
 def _method(name, handler):
     """A method of the stand-in itself, past __getattr__."""
-    function, pointwise = getattr(torch.Tensor, name), name in _POINTWISE
+    function, lay = getattr(torch.Tensor, name), _LAYS.get(name)
 
     def method(self, *args, **kwargs):
         if not (_autocasts() or _level() is not None or (_records() and requires_grad(self))):
             result = handler(self, *args, **kwargs)
             if result is not NotImplemented:
-                if pointwise and self._apart is not None and type(result) is Deferred:
-                    _lay_out(result, self)
+                if lay is not None and type(result) is Deferred and result._apart is None:
+                    lay(result, name, (self, *args), kwargs)
                 return result
         return by_pytorch(function, name, (self, *args), kwargs)
 

@@ -9,6 +9,7 @@ import torch
 
 from . import _calls, _constructors, _trial
 from ._deferred import Deferred
+from ._memory import lies_as
 from ._nodes import Value
 from ._results import unwrapped
 
@@ -58,11 +59,14 @@ def wrapped(value, session, module=None):
     if not value.dtype.is_floating_point or type(value) not in (torch.Tensor, _Parameter):
         return value
     if value.dim() not in (4, 5):
-        return Deferred(Value(value, given=True), session, module)
-    if session.shards and session.shards.active:
-        return Deferred(Value(session.shards.enter(value)), session, module)
-    ours = session.convert(value)
-    return Deferred(Value(ours, given=ours is value), session, module)
+        made = Deferred(Value(value, given=True), session, module)
+    elif session.shards and session.shards.active:
+        made = Deferred(Value(session.shards.enter(value)), session, module)
+    else:
+        ours = session.convert(value)
+        made = Deferred(Value(ours, given=ours is value), session, module)
+    made._apart = lies_as(value)
+    return made
 
 
 def before(session, module, args, kwargs):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch tensors whose channels, axis 1, lie innermost in memory, whatever their rank."""
 
+import functools
 import math
 
 import torch
@@ -16,6 +17,20 @@ def is_inner(tensor):
     if memory_format is not None:
         return tensor.is_contiguous(memory_format=memory_format)
     return tensor.dim() > 1 and tensor.movedim(1, -1).is_contiguous()
+
+
+@functools.lru_cache(4096)
+def suggests_inner(shape, strides):
+    """Whether PyTorch's functions take a tensor of four or five axes as one with channels
+    innermost, and give such a one (c10, is_channels_last_strides_2d and _3d)."""
+    least = 0
+    if strides[1] == 0:
+        return False
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        if shape[axis] == 0 or strides[axis] < least or (axis == 0 and least == strides[1]):
+            return False
+        least = strides[axis] * max(shape[axis], 1)
+    return True
 
 
 def empty_inner(shape, like):

@@ -7,6 +7,7 @@ fails without.
 """
 
 import copy
+import itertools
 import os
 import random
 import unittest
@@ -149,8 +150,9 @@ STEPS = {
 NAMES = list(STEPS)
 
 
-def program(seed, without, log):
-    """A model's forward(). log: gets the steps that it takes."""
+def program(seed, without, log, strides=None):
+    """A model's forward(). log: gets the steps that it takes, and `strides` how what each gives or
+    writes to lies, without axes of one."""
 
     def run(model, x):
         values = [x]
@@ -167,19 +169,43 @@ def program(seed, without, log):
             log.append(f"v{len(values) if made is not None else at} = {name}(v{at}, v{other})")
             if made is not None:
                 values.append(made)
+            if strides is not None:
+                value = a if made is None else made
+                strides.append([s for s, n in zip(value.stride(), value.shape) if n > 1])
         return tuple(value + 0 for value in values[1:])
 
     return run
 
 
+def channels_last(tensor, axes):
+    memory_format = (torch.channels_last, torch.channels_last_3d)[axes - 2]
+    return tensor.to(memory_format=memory_format) if tensor.dim() == axes + 2 else tensor
+
+
 class Programs(unittest.TestCase):
-    def fault(self, seed, without, log):
-        """What is wrong with this program, accelerated; "" where it is as without."""
-        model = self.models[seed % 3 == 0]
+    def setUp(self):
+        torch.manual_seed(0)
+        self.models = {}
+        for axes in (2, 3):
+            model = Model(axes).eval()
+            self.models[axes, False] = model
+            self.models[axes, True] = copy.deepcopy(model)
+            for parameter in self.models[axes, True].parameters():
+                parameter.data = channels_last(parameter.data, axes)
+
+    def case(self, seed):
+        """(model, input): one in three is of frames, one in two has channels innermost, and of
+        these every other one its weights too."""
+        model = self.models[3 if seed % 3 == 0 else 2, seed % 8 > 5]
         generator = torch.Generator("cpu").manual_seed(seed)
         extents = (2 + seed % 3, 5, 4 + seed % 4)[-model.axes:]
         x = torch.randn((1 + seed % 2, CHANNELS, *extents), generator=generator, device="cpu")
         x = x.to(model.weight.device)
+        return model, channels_last(x, model.axes) if seed % 4 > 1 else x
+
+    def fault(self, seed, without, log):
+        """What is wrong with this program, accelerated; "" where it is as without."""
+        model, x = self.case(seed)
         model.program = program(seed, without, log)
         try:
             expected = model(x.clone())
@@ -200,8 +226,6 @@ class Programs(unittest.TestCase):
 
     @torch.no_grad()
     def test_random_programs(self):
-        torch.manual_seed(0)
-        self.models = {False: Model(2).eval(), True: Model(3).eval()}
         for seed in range(FIRST, LAST):
             with self.subTest(seed=seed):
                 log, without = [], set()
@@ -212,6 +236,57 @@ class Programs(unittest.TestCase):
                             without.add(step)
                     found = self.fault(seed, without, log)
                     self.fail("\n".join([found, *log]))
+
+    @torch.no_grad()
+    def test_stand_ins_say_how_pytorch_s_tensors_lie(self):
+        """stride() at each step."""
+        for seed in range(FIRST, LAST):
+            with self.subTest(seed=seed):
+                model, x = self.case(seed)
+                log, theirs, ours = [], [], []
+                model.program = program(seed, (), log, theirs)
+                try:
+                    model(x.clone())
+                except RuntimeError:  # PyTorch refuses a write.
+                    continue
+                model.program = program(seed, (), log, ours)
+                convoy.accelerate(model, probe=False)
+                try:
+                    model(x.clone())
+                finally:
+                    convoy.restore(model)
+                for step, (got, expected) in enumerate(zip(ours, theirs)):
+                    self.assertEqual(got, expected, "\n".join(log[:step + 1]))
+
+
+class RandomNumbersTest(unittest.TestCase):
+    """They are drawn in the order of memory, which is that of PyTorch's own tensors."""
+
+    @torch.no_grad()
+    def test_each_order_of_input_and_weight(self):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = nn.Conv2d(8, 8, 3, padding=1)
+
+            def forward(self, x):
+                y = self.conv(x)
+                return (torch.randn_like(y), torch.rand_like(x) + y, F.dropout(y, 0.5, True),
+                        y.clone().normal_(), torch.bernoulli(torch.sigmoid(y)))
+
+        for of_input, of_weight in itertools.product((False, True), repeat=2):
+            with self.subTest(input=of_input, weight=of_weight):
+                torch.manual_seed(0)
+                model, x = Net().eval(), torch.randn(2, 8, 5, 6)
+                if of_weight:
+                    model.to(memory_format=torch.channels_last)
+                x = channels_last(x, 2) if of_input else x
+                torch.manual_seed(1)
+                expected = model(x)
+                convoy.accelerate(model, probe=False)
+                torch.manual_seed(1)
+                for got, drawn in zip(model(x), expected):
+                    torch.testing.assert_close(got, drawn, rtol=1e-4, atol=1e-4)
 
 
 class WrappedWeightsTest(unittest.TestCase):

@@ -14,12 +14,12 @@ import unittest.mock
 import weakref
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import convoy
 
-from .. import _axes, _entries, _layout, _memory, _session
+from .. import _entries, _layout, _session
 from . import vae_models
 
 
@@ -74,12 +74,6 @@ def _attention(query, key, value, *arguments, **keywords):
                        device=query.device)
 
 
-def _laid_out(apart):
-    """NOTE: it asks for strides only, by tensors that have no memory anywhere else."""
-    with _disable_current_modes():
-        return _memory.laid_out(apart)
-
-
 @contextlib.contextmanager
 def _on_meta():
     """Kernels that only allocate what they return."""
@@ -87,7 +81,7 @@ def _on_meta():
         for owner, name, value in (
             (_session.Session, "conv", _conv), (_session.Session, "norm", _norm),
             (_entries, "refusal", lambda module, given: ""),
-            (_layout, "_wide_devices", {"cuda", "meta"}), (_axes, "laid_out", _laid_out),
+            (_layout, "_wide_devices", {"cuda", "meta"}),
             (torch.nn.functional, "scaled_dot_product_attention", _attention),
         ):
             stack.enter_context(unittest.mock.patch.object(owner, name, value))
