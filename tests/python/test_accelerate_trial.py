@@ -67,7 +67,10 @@ class Trial(Accelerated):
             torch.testing.assert_close(model(x), expected, rtol=5e-2, atol=5e-2)
             report = convoy.report(model)
             for part in report.taken + report.left:
-                self.assertLess(0, part.microseconds["pytorch"])
+                # A norm and its convolution in one call, beside both apart: each of these the
+                # quicker one of Convoy's and PyTorch's.
+                self.assertTrue(part.microseconds.keys() & {"pytorch", "apart"}, part)
+                self.assertLess(0, min(part.microseconds.values()))
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 y = model(x)
