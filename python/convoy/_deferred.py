@@ -23,6 +23,8 @@ from ._memory import (
     is_dense,
     is_given,
     lent,
+    lies,
+    lies_as,
     lies_inner,
     looks_at,
     new_like,
@@ -460,29 +462,42 @@ def _lay_pointwise(made, name, args, kwargs):
         if kwargs["memory_format"] is not torch.contiguous_format:
             made._apart = lies_inner(made._node.shape)
         return
+    if name[:3] == "__r":  # a + b, where b is a stand-in and a is none, is b.__radd__(a).
+        args = args[::-1]
     for value in args:
         if type(value) is Deferred and value._apart is not None:
             break
     else:
-        return
+        if not args or type(args[0]) is Deferred:
+            return
+    shape = made._node.shape
     for value in args:  # As the first that is not broadcast.
-        if type(value) is Deferred and value._node.shape == made._node.shape:
-            return _lay_out(made, value)
+        if type(value) is Deferred:
+            if value._node.shape == shape:
+                return _lay_out(made, value)
+        elif isinstance(value, torch.Tensor) and value.shape == shape:
+            made._apart = lies_as(new_like(value))
+            return
 
 
 def _lay_conv(made, name, args, kwargs):
     weight = args[1] if len(args) > 1 else kwargs["weight"]
     strides = weight.stride()
-    source = args[0] if args else kwargs["input"]
-    if (((strides[1] <= strides[-1] and suggests_inner(weight.shape, strides))
-         or _has_inner(source)) and not (name == "conv3d" and _is_slow(made, source, weight))):
-        made._apart = lies_inner(made._node.shape)
+    source, shape = args[0] if args else kwargs["input"], made._node.shape
+    if not ((strides[1] <= strides[-1] and suggests_inner(weight.shape, strides))
+            or _has_inner(source)):
+        return
+    is_single = len(shape) < len(strides)  # An image without a batch.
+    if name == "conv3d" and _is_slow(made, (1, *source.shape) if is_single else source.shape,
+                                     weight):
+        return
+    made._apart = lies(shape, lies_inner(torch.Size((1, *shape))).strides[1:]) if is_single else (
+        lies_inner(shape))
 
 
-def _is_slow(made, source, weight):
+def _is_slow(made, shape, weight):
     """Whether PyTorch's own loop, which gives contiguous tensors, computes a conv3d on the CPU and
     not oneDNN (ATen, ConvParams::use_mkldnn; but for pointwise ones on one thread)."""
-    shape = source.shape
     return (made._node.device.type == "cpu" and made._node.dtype == torch.float32 and shape[0] == 1
             and math.prod(shape[:4]) <= 20480 and weight.shape[1] == shape[1]
             and not (weight.shape[-1] > 3 and weight.shape[-2] > 3))
@@ -493,6 +508,10 @@ def _lay_joined(made, name, args, kwargs):
     for part in parts:
         if type(part) is Deferred and part._apart is None:
             return
+    axis = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    rank = len(made._node.shape)
+    if name == "stack" and not 2 <= axis % rank < rank - 1:
+        return  # NOTE: of the first two axes a guess.
     if all(map(_has_inner, parts)):
         made._apart = lies_inner(made._node.shape)
 
@@ -500,9 +519,11 @@ def _lay_joined(made, name, args, kwargs):
 def _lay_formatted(made, name, args, kwargs):
     if not args or type(args[0]) is not Deferred or not has_inner(args[0]):
         return
-    source = args[0]
-    on_cpu = name in _FORMATTED_ON_CPU or _copies(name, args, kwargs)
-    if not on_cpu or source._node.device.type == "cpu":
+    mode = "constant"
+    if name == "pad":
+        mode = args[2] if len(args) > 2 else kwargs.get("mode", mode)
+    on_cpu = name in _FORMATTED_ON_CPU or mode != "constant"
+    if mode != "circular" and not (on_cpu and args[0]._node.device.type != "cpu"):
         made._apart = lies_inner(made._node.shape)
 
 
@@ -510,12 +531,6 @@ def _has_inner(value):
     if type(value) is Deferred:
         return value._apart is not None and has_inner(value)
     return value.dim() in (4, 5) and suggests_inner(value.shape, value.stride())
-
-
-def _copies(name, args, kwargs):
-    """Whether it is a padding by what is inside."""
-    mode = args[2] if len(args) > 2 else kwargs.get("mode", "constant")
-    return name == "pad" and mode != "constant"
 
 
 def _lay_out(made, source):

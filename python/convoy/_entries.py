@@ -65,7 +65,8 @@ def wrapped(value, session, module=None):
     else:
         ours = session.convert(value)
         made = Deferred(Value(ours, given=ours is value), session, module)
-    made._apart = lies_as(value)
+    if made._node.shape == value.shape:  # Not a shard.
+        made._apart = lies_as(value)
     return made
 
 

@@ -209,7 +209,7 @@ def strides_like(shape, strides):
 
 
 def new_like(form):
-    """As torch.empty_like(), of a tensor without memory."""
+    """A tensor without memory that lies as torch.empty_like() of this one."""
     return torch.empty_strided(form.shape, strides_like(form.shape, form.stride()), device="meta")
 
 

@@ -259,6 +259,76 @@ class Programs(unittest.TestCase):
                     self.assertEqual(got, expected, "\n".join(log[:step + 1]))
 
 
+class LayoutsTest(unittest.TestCase):
+    """What stand-ins say of how results of single functions lie, beside PyTorch's own."""
+
+    @torch.no_grad()
+    def test_each_function(self):
+        for axes in (2, 3):
+            conv, transposed = ((F.conv2d, F.conv_transpose2d), (F.conv3d, F.conv_transpose3d))[
+                axes - 2]
+            ones, eights = (1,) * axes, torch.ones(8)
+            weight, narrow = torch.randn(8, 8, *(3,) * axes), torch.randn(8, 1, *(3,) * axes)
+            point, whole = torch.randn(8, 8, *ones), torch.randn(2, 8, *(6,) * axes)
+            inner = channels_last(weight, axes)
+            functions = {
+                "conv": lambda a: conv(a, weight), "pointwise": lambda a: conv(a, point),
+                "inner weight": lambda a: conv(a, inner),
+                "inner pointwise": lambda a: conv(a, channels_last(point, axes)),
+                "unbatched": lambda a: conv(a[0], inner),
+                "depthwise": lambda a: conv(a, narrow, groups=8),
+                "strided": lambda a: conv(a, weight, stride=2),
+                "transposed": lambda a: transposed(a, weight),
+                "group_norm": lambda a: F.group_norm(a, 2),
+                "batch_norm": lambda a: F.batch_norm(a, eights, eights, eights, eights),
+                "instance_norm": F.instance_norm, "normalize": lambda a: F.normalize(a, dim=1),
+                **{mode: lambda a, mode=mode: F.pad(a, (1, 0) * axes, mode)
+                   for mode in ("constant", "replicate", "reflect", "circular")},
+                "interpolate": lambda a: F.interpolate(a, scale_factor=2),
+                "linear": lambda a: F.interpolate(
+                    a, scale_factor=2, mode=("bilinear", "trilinear")[axes - 2]),
+                "max_pool": lambda a: (F.max_pool2d, F.max_pool3d)[axes - 2](a, 2),
+                "avg_pool": lambda a: (F.avg_pool2d, F.avg_pool3d)[axes - 2](a, 2),
+                "adaptive": lambda a: (
+                    F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[axes - 2](a, 2),
+                "cat": lambda a: torch.cat([a, a], 1), "rows": lambda a: torch.cat([a, a], -1),
+                "cat others": lambda a: torch.cat([a, whole], 1),
+                **{f"stack {i}": lambda a, i=i: torch.stack([a, a], i) for i in (2, -1)},
+                "slice": lambda a: a[..., 1:], "slice conv": lambda a: conv(a[..., 1:], weight),
+                "channels": lambda a: a[:, 2:6] + 0, "frames": lambda a: a[:, :, -2:].clone(),
+                "add": lambda a: a + whole, "to whole": lambda a: whole + a,
+                "to inner": lambda a: channels_last(whole, axes) + a,
+                "weighted": lambda a: eights.view(1, 8, *ones) * a,
+                "gated": lambda a: a.mean(tuple(range(2, axes + 2)), keepdim=True) * a,
+                "clone": lambda a: a.clone(), "silu": F.silu, "flip": lambda a: a.flip(1),
+                "double": lambda a: a.double(), "repeat": lambda a: a.repeat(1, 2, *ones),
+                "glu": lambda a: F.glu(a, 1), "contiguous": lambda a: a.contiguous(),
+                "as inner": lambda a: channels_last(a, axes),
+                "turned": lambda a: a.transpose(-1, -2), "turned conv": lambda a: conv(
+                    a.transpose(-1, -2), weight),
+                "blocks": lambda a: a.unflatten(-1, (2, 3)), "softmax": lambda a: a.softmax(1),
+                "roll": lambda a: a.roll(1, 2), "where": lambda a: torch.where(a > 0, a, a * 0.1),
+                "interleave": lambda a: a.repeat_interleave(2, 2),
+            }
+            if axes == 2:
+                functions |= {"shuffle": lambda a: F.pixel_shuffle(a, 2),
+                              "unshuffle": lambda a: F.pixel_unshuffle(a, 2)}
+
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.conv = (nn.Conv2d, nn.Conv3d)[axes - 2](8, 8, 1)
+
+                def forward(self, x):
+                    return function(x).stride()
+
+            model = convoy.accelerate(Net().eval(), probe=False)
+            for x in (whole, channels_last(whole, axes)):
+                for name, function in functions.items():
+                    with self.subTest(name, axes=axes, inner=x is not whole):
+                        self.assertEqual(model(x), function(x).stride())
+
+
 class RandomNumbersTest(unittest.TestCase):
     """They are drawn in the order of memory, which is that of PyTorch's own tensors."""
 
