@@ -447,7 +447,7 @@ _POINTWISE = {
 # Whose results have channels innermost in PyTorch where their tensor has, and else are contiguous;
 # the second on the CPU alone (tried with PyTorch 2.11 and 2.15).
 _CONVOLUTIONS = {"conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"}
-_FORMATTED = _CONVOLUTIONS | {
+_FORMATTED = {
     "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "batch_norm", "glu", "interpolate",
     "local_response_norm", "max_pool2d", "max_pool3d", "pad", "upsample",
 }
@@ -474,7 +474,10 @@ def _lay_pointwise(made, name, args, kwargs):
     for value in args:  # As the first that is not broadcast.
         if type(value) is Deferred:
             if value._node.shape == shape:
-                return _lay_out(made, value)
+                apart = value._apart
+                if apart is not None:
+                    made._apart = apart if apart.is_whole else Apart(apart, shape, new_like)
+                return
         elif isinstance(value, torch.Tensor) and value.shape == shape:
             made._apart = lies_as(new_like(value))
             return
@@ -529,14 +532,8 @@ def _lay_formatted(made, name, args, kwargs):
 
 def _has_inner(value):
     if type(value) is Deferred:
-        return value._apart is not None and has_inner(value)
+        return has_inner(value)
     return value.dim() in (4, 5) and suggests_inner(value.shape, value.stride())
-
-
-def _lay_out(made, source):
-    if source._apart is not None and made._apart is None and made._node.shape == source._node.shape:
-        made._apart = source._apart if source._apart.is_whole else Apart(
-            source._apart, made._node.shape, new_like)
 
 
 # How a result would lie, lay(made, name, args, kwargs). Nothing is known of what is contiguous.
