@@ -6,6 +6,8 @@
 //   convoy_correction_inputs --memory-gbs 3352 COLD.csv WARM.csv > inputs.csv
 //     --memory-gbs       of the GPU that the times are of, GB/s (4814, an H200; an H100 has 3352)
 //     --multiprocessors  of it (132)
+//     --corrected        modelled times in the files are corrected by this build's network (without
+//                        `--uncorrected`); kernels outside sm90_fprop are left out
 //     --taught-gbs       instead of measured times, those that the network of this build gives for
 //                        a GPU of such memory, times what the mean below is over the first file's
 //                        time: what a network must not forget that is trained on another GPU
@@ -40,6 +42,7 @@ struct Options {
   double memory_gbs = 4814;
   int multiprocessors = 132;
   double taught_gbs = 0;
+  bool corrected = false;
   std::vector<std::string> files;
 };
 
@@ -106,7 +109,10 @@ class Writer {
         if (!sm90::refusal(*found->second, each.geometry, true).empty()) continue;
         const ModelledTime modelled =
             tile_time(*found->second, each.geometry, row.splits, kind, options_.memory_gbs);
-        const double off = std::abs(modelled.us * rewriting_doubt(each) - row.modelled_us);
+        const double us_of_file = options_.corrected
+                                      ? corrected_us(family, modelled, each.geometry, kind, dtype)
+                                      : modelled.us;
+        const double off = std::abs(us_of_file * rewriting_doubt(each) - row.modelled_us);
         if (off >= nearest) continue;
         nearest = off;
         form = each;
@@ -119,7 +125,7 @@ class Writer {
              row.us / first_us;
       }
     } else {
-      if (options_.taught_gbs > 0) return;
+      if (options_.taught_gbs > 0 || options_.corrected) return;
       const std::optional<CorrectedKernel> other = family_of(row, time);
       // NOTE: which of several forms such a kernel ran is not told by the file.
       if (!other || forms.size() > 1) return;
@@ -189,6 +195,7 @@ int main(int argc, char** argv) {
   line.number("--memory-gbs", options.memory_gbs, "of the GPU that the times are of");
   line.whole("--multiprocessors", options.multiprocessors, 1, 1000, "of it");
   line.number("--taught-gbs", options.taught_gbs, "times that this build's network gives for it");
+  line.flag("--corrected", options.corrected, "modelled times in the files are corrected ones");
   line.rest("TIMES", options.files, 1, "files of convoy_measure_kernels");
   return line.run(argc, argv, [&] {
     Writer(options).write();

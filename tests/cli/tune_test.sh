@@ -36,7 +36,7 @@ tune silu "--bias --activation silu --residual"
 grep -q "^$shape,bias_fp32+silu+residual,[^,]*,[^,]*,[^,]*$" "$folder/silu.csv" || fail "silu.csv"
 
 # A plan takes the kernel that the file names for its class, whichever it is.
-for kernel in sm90_fprop_128x64_pingpong_bf16 sm90_fprop_128x128_bf16; do
+for kernel in sm90_fprop_128x64_pingpong_bf16 sm90_fprop_192x128_bf16; do
   printf '%s\n' "$file" | sed "/| activation+residual |/s/^[^ ]* [^ ]*/1.5 $kernel/" > "$CONVOY_TUNING"
   [ "$(chosen '--activation gelu --residual')" = "$kernel 1.5" ] || fail "$kernel is not chosen"
 done

@@ -65,6 +65,26 @@ __device__ __forceinline__ float2 unpack2<__half>(std::uint32_t pair) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
+/// Call `body`, a template on the element type: Element, or with kEither __half where `is_fp16`.
+// NOTE: a uniform branch around work on several values: one machine code for both 16-bit types
+// takes less to build than two, and layers keep their times (docs/lab/2026-11-29-one-code.md).
+template <typename Element, bool kEither, typename Body>
+__device__ __forceinline__ void with_either_half(bool is_fp16, const Body& body) {
+  if constexpr (kEither) {
+    if (is_fp16) {
+      body.template operator()<__half>();
+      return;
+    }
+  }
+  body.template operator()<Element>();
+}
+
+/// The same of bf16 or fp16.
+template <typename Body>
+__device__ __forceinline__ void with_either_half(bool is_fp16, const Body& body) {
+  with_either_half<__nv_bfloat16, true>(is_fp16, body);
+}
+
 /// x as it comes back from memory of the output type.
 template <typename Out>
 __device__ __forceinline__ float rounded(float x) {
@@ -94,6 +114,16 @@ struct RoundToDType {
     }
   }
 };
+
+/// How to round to Element, or with kEither to fp16 where `is_fp16`.
+template <typename Element, bool kEither>
+__device__ __forceinline__ auto round_to_either_half(bool is_fp16) {
+  if constexpr (kEither) {
+    return RoundToDType{is_fp16 ? DType::fp16 : DType::bf16};
+  } else {
+    return RoundTo<Element>{};
+  }
+}
 
 /// Element i of the bias.
 /// NOTE: not __ldg, which for 16-bit types is assembly that the compiler takes out of a loop and

@@ -23,6 +23,7 @@ struct Network {
 // Made by bench/choice/train_correction.py.
 #include "kernels/common/time_correction_half.inc"
 #include "kernels/common/time_correction_tf32.inc"
+#include "kernels/common/time_correction_tiles.inc"
 
 bool times_are_corrected = true;
 
@@ -113,7 +114,9 @@ std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const ConvGeometry& geometry,
                     const EpilogueKind& epilogue, DType dtype) {
   if (!times_are_corrected) return time.us;
-  const Network& network = dtype == DType::fp32 ? kTf32 : kHalfPrecision;
+  const Network& network = dtype == DType::fp32               ? kTf32
+                           : kernel == CorrectedKernel::fprop ? kHopperTiles
+                                                              : kHalfPrecision;
   auto first = layer(network.first, network.first_bias,
                      correction_inputs(kernel, time, geometry, epilogue, dtype));
   activate(first);

@@ -56,8 +56,9 @@ std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
                                                        const ConvGeometry& geometry,
                                                        const EpilogueKind& epilogue, DType dtype);
 
-/// The model's time, corrected: between 0.6 and 1.65 times as long. There are two networks: of
-/// 16-bit elements, and of fp32 that is multiplied as TF32.
+/// The model's time, corrected: between 0.6 and 1.65 times as long. There are three networks: of
+/// 16-bit elements Hopper's tiles (fprop) and the other kernels, and of fp32 that is multiplied as
+/// TF32.
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const ConvGeometry& geometry,
                     const EpilogueKind& epilogue, DType dtype);
 

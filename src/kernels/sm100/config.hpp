@@ -451,6 +451,14 @@ struct ValidatedConfig {
                 "takes as many as fit");
 };
 
+/// The configuration whose kernels run it: those of bf16 take fp16 where a launch says so.
+constexpr Config code_of(Config config) {
+  for (DType* type : {&config.act_dtype, &config.filter_dtype, &config.out_dtype}) {
+    if (*type == DType::fp16) *type = DType::bf16;
+  }
+  return config;
+}
+
 /// Judge a configuration given as a value.
 template <auto kConfig>
 constexpr PackedConfig validated_pack() {

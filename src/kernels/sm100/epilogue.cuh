@@ -20,9 +20,11 @@ template <std::uint64_t kTiles, std::uint64_t kPipeline, typename ComputeOp, typ
 struct TileEpilogue {
   using Smem = Conv2dSmem<kTiles, kPipeline, kWithResidual>;
   static constexpr Config kConfig = Smem::kConfig;
+  // Of ops; without any, bf16 may be fp16 (with_output_type).
   using Out = std::conditional_t<
       kConfig.out_dtype == DType::fp32, float,
       std::conditional_t<kConfig.out_dtype == DType::fp16, __half, __nv_bfloat16>>;
+  static constexpr bool kEither = kConfig.out_dtype == DType::bf16;
 
   static constexpr int kOutputN = kConfig.output_tile_shape.n;
   static constexpr int kSteps = kConfig.epilogue_steps();
@@ -130,9 +132,16 @@ struct TileEpilogue {
 
   // ---- Values ---------------------------------------------------------------------------------
 
+  // Call `body`, a template on the element type of the output.
+  template <typename Body>
+  static __device__ __forceinline__ void with_output_type(const Params& params, const Body& body) {
+    with_either_half<Out, kEither>(params.is_fp16, body);
+  }
+
   // 16 bytes of a tile as fp32 values, and back.
+  template <typename T>
   static __device__ __forceinline__ void unpack(const uint4& raw, float* v) {
-    if constexpr (std::is_same_v<Out, float>) {
+    if constexpr (std::is_same_v<T, float>) {
       v[0] = __uint_as_float(raw.x);
       v[1] = __uint_as_float(raw.y);
       v[2] = __uint_as_float(raw.z);
@@ -141,19 +150,20 @@ struct TileEpilogue {
       const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float2 pair = unpack2<Out>(words[i]);
+        const float2 pair = unpack2<T>(words[i]);
         v[2 * i] = pair.x;
         v[2 * i + 1] = pair.y;
       }
     }
   }
+  template <typename T>
   static __device__ __forceinline__ uint4 pack(const float* v) {
-    if constexpr (std::is_same_v<Out, float>) {
+    if constexpr (std::is_same_v<T, float>) {
       return {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
               __float_as_uint(v[3])};
     } else {
-      return {pack2<Out>(v[0], v[1]), pack2<Out>(v[2], v[3]), pack2<Out>(v[4], v[5]),
-              pack2<Out>(v[6], v[7])};
+      return {pack2<T>(v[0], v[1]), pack2<T>(v[2], v[3]), pack2<T>(v[4], v[5]),
+              pack2<T>(v[6], v[7])};
     }
   }
 
@@ -212,8 +222,8 @@ struct TileEpilogue {
       float bias[kCount];  // Read where there is one.
       if (params.epilogue.bias != nullptr) load_bias_values(params, filter, bias);
       apply_epilogue(
-          RoundTo<Out>{}, params.epilogue, v, [&](int i) { return bias[i]; },
-          [&](int i) { return source[i]; });
+          round_to_either_half<Out, kEither>(params.is_fp16), params.epilogue, v,
+          [&](int i) { return bias[i]; }, [&](int i) { return source[i]; });
     } else {
       constexpr int kWidth = kCount < 8 ? kCount : 8;
 #pragma unroll
@@ -310,7 +320,7 @@ struct TileEpilogue {
         float source[kOutputN] = {};
         if constexpr (kWithResidual) {
           if (params.tma_store) {
-            read_source_tile(smem, state, half, tile_row, source);
+            read_source_tile(params, smem, state, half, tile_row, source);
           } else if (inside) {
             read_source_row(params, pixel, filter, source);
           }
@@ -325,7 +335,7 @@ struct TileEpilogue {
           load_next(step);
         } else {
           uint4 row[kRowVectors];
-          pack_row(v, row);
+          pack_row(params, v, row);
           load_next(step);
           stage_row(out, tile_row, row);
           store_step(params, smem, tile, start, step, state);
@@ -333,7 +343,7 @@ struct TileEpilogue {
         call_store_op(params, store, pixel, inside, filter, v);
       } else {
         uint4 row[kRowVectors];
-        pack_row(v, row);
+        pack_row(params, v, row);
         load_next(step);
         stage_row(out, tile_row, row);
         ptx::named_barrier_sync(kEpilogueBarrier, kEpilogueThreads);
@@ -452,10 +462,12 @@ struct TileEpilogue {
     if constexpr (kWithResidual) {
       if (params.tma_store) {
         ptx::barrier_wait(&smem.source_full()[0], state.source.parity());
+        with_output_type(params, [&]<typename T>() {
 #pragma unroll
-        for (int i = 0; i < kPartWidth; i += kVector) {
-          unpack(*reinterpret_cast<const uint4*>(smem.src_tiles(0) + offset(i)), source + i);
-        }
+          for (int i = 0; i < kPartWidth; i += kVector) {
+            unpack<T>(*reinterpret_cast<const uint4*>(smem.src_tiles(0) + offset(i)), source + i);
+          }
+        });
         ptx::fence_async_shared();
         ptx::barrier_arrive(&smem.source_empty()[0]);
         state.source.advance();
@@ -468,10 +480,12 @@ struct TileEpilogue {
       if (inside) write_row(params, pixel, filter, v);
     } else if constexpr (!StoreOp::kReplacesStore) {
       std::uint8_t* out = smem.out_tiles(static_cast<int>(state.out_stage));
+      with_output_type(params, [&]<typename T>() {
 #pragma unroll
-      for (int i = 0; i < kPartWidth; i += kVector) {
-        *reinterpret_cast<uint4*>(out + offset(i)) = pack(v + i);
-      }
+        for (int i = 0; i < kPartWidth; i += kVector) {
+          *reinterpret_cast<uint4*>(out + offset(i)) = pack<T>(v + i);
+        }
+      });
       store_step(params, smem, tile, tile_start(params, tile), 0, state);
     }
     call_store_op(params, store, pixel, inside, filter, v);
@@ -511,25 +525,31 @@ struct TileEpilogue {
   }
 
   // This thread's row of the source tile of the current step.
-  static __device__ __forceinline__ void read_source_tile(Smem& smem, State& state, int half,
-                                                          int row, float (&source)[kOutputN]) {
+  static __device__ __forceinline__ void read_source_tile(const Params& params, Smem& smem,
+                                                          State& state, int half, int row,
+                                                          float (&source)[kOutputN]) {
     ptx::barrier_wait(&smem.source_full()[state.source.index], state.source.parity());
     const std::uint8_t* from =
         smem.src_tiles(static_cast<int>(state.source.index)) + half * kConfig.output_tile_bytes();
+    with_output_type(params, [&]<typename T>() {
 #pragma unroll
-    for (int i = 0; i < kRowVectors; ++i) {
-      unpack(*reinterpret_cast<const uint4*>(from + vector_offset(row, i)), source + i * kVector);
-    }
+      for (int i = 0; i < kRowVectors; ++i) {
+        unpack<T>(*reinterpret_cast<const uint4*>(from + vector_offset(row, i)),
+                  source + i * kVector);
+      }
+    });
     // NOTE: the tile is next written by the async proxy.
     ptx::fence_async_shared();
     ptx::barrier_arrive(&smem.source_empty()[state.source.index]);
     state.source.advance();
   }
 
-  static __device__ __forceinline__ void pack_row(const float (&v)[kOutputN],
+  static __device__ __forceinline__ void pack_row(const Params& params, const float (&v)[kOutputN],
                                                   uint4 (&vectors)[kRowVectors]) {
+    with_output_type(params, [&]<typename T>() {
 #pragma unroll
-    for (int i = 0; i < kRowVectors; ++i) vectors[i] = pack(v + i * kVector);
+      for (int i = 0; i < kRowVectors; ++i) vectors[i] = pack<T>(v + i * kVector);
+    });
   }
 
   static __device__ __forceinline__ void stage_row(std::uint8_t* out, int row,
@@ -572,14 +592,14 @@ struct TileEpilogue {
     for (int i = 0; i < kVectorsPerThread; ++i) {
       const StagedVector at = staged_vector(params, tile, step, i);
       float v[kVector], source[kVector] = {};
-      unpack(*reinterpret_cast<const uint4*>(out + at.offset), v);
+      unpack<Out>(*reinterpret_cast<const uint4*>(out + at.offset), v);
       if constexpr (kWithResidual) {
-        unpack(*reinterpret_cast<const uint4*>(
-                   smem.src_tiles(static_cast<int>(state.source.index)) + at.offset),
-               source);
+        unpack<Out>(*reinterpret_cast<const uint4*>(
+                        smem.src_tiles(static_cast<int>(state.source.index)) + at.offset),
+                    source);
       }
       compute_values(params, compute, at.pixel, at.pixel >= 0, at.filter, v, source);
-      *reinterpret_cast<uint4*>(out + at.offset) = pack(v);
+      *reinterpret_cast<uint4*>(out + at.offset) = pack<Out>(v);
     }
     if constexpr (kWithResidual) {
       ptx::fence_async_shared();
@@ -600,7 +620,7 @@ struct TileEpilogue {
       for (int i = 0; i < kVectorsPerThread; ++i) {
         const StagedVector at = staged_vector(params, tile, step, i);
         float v[kVector];
-        unpack(*reinterpret_cast<const uint4*>(out + at.offset), v);
+        unpack<Out>(*reinterpret_cast<const uint4*>(out + at.offset), v);
         call_store_op(params, store, at.pixel, at.pixel >= 0, at.filter, v);
       }
     }
@@ -610,21 +630,25 @@ struct TileEpilogue {
   template <int kCount>
   static __device__ __forceinline__ void read_source_row(const Params& params, std::int64_t pixel,
                                                          int filter, float (&source)[kCount]) {
-    const Out* from = static_cast<const Out*>(params.source_pointer) + pixel * params.filters;
+    with_output_type(params, [&]<typename T>() {
+      const T* from = static_cast<const T*>(params.source_pointer) + pixel * params.filters;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      source[i] = to_float(from[min(filter + i, params.filters - 1)]);
+      for (int i = 0; i < kCount; ++i)
+        source[i] = to_float(from[min(filter + i, params.filters - 1)]);
+    });
   }
 
   template <int kCount>
   static __device__ __forceinline__ void write_row(const Params& params, std::int64_t pixel,
                                                    int filter, const float (&v)[kCount]) {
     if constexpr (!StoreOp::kReplacesStore) {
-      Out* to = static_cast<Out*>(params.output_pointer) + pixel * params.filters + filter;
+      with_output_type(params, [&]<typename T>() {
+        T* to = static_cast<T*>(params.output_pointer) + pixel * params.filters + filter;
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        if (filter + i < params.filters) to[i] = from_float<Out>(v[i]);
-      }
+        for (int i = 0; i < kCount; ++i) {
+          if (filter + i < params.filters) to[i] = from_float<T>(v[i]);
+        }
+      });
     }
   }
 };

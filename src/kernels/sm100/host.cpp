@@ -450,6 +450,7 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, bool packed_
   p.frames = static_cast<int>(g.in[0]);
   p.cached_frames = static_cast<int>(g.cached_frames);
   p.tma_store = stores_by_tma(config, g);
+  p.is_fp16 = config.act_dtype == DType::fp16;
 
   const auto encode = [](const auto& map) { return encode_template(map); };
   p.activation_map = with_activation_map(config, g, "activation", p.row_groups, g.in[0], encode);

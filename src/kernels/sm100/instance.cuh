@@ -13,7 +13,11 @@ namespace convoy::sm100 {
 /// Instantiate both entry points for `kConfig`, a Conv2dConfig<...> value.
 template <auto kConfig, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp>
 Instance make_instance() {
-  constexpr PackedConfig kPacked = validated_pack<kConfig>();
+  // NOTE: ops hear the type of an output from the compiler.
+  constexpr bool kHasOps =
+      !std::is_same_v<ComputeOp, NoComputeOp> || !std::is_same_v<StoreOp, NoStoreOp>;
+  constexpr Config kCode = kHasOps ? Config{kConfig} : code_of(kConfig);
+  constexpr PackedConfig kPacked = validated_pack<kCode>();
   using Run = Conv2dSmem<kPacked.tiles, kPacked.pipeline, false>;
   using RunWithResidual = Conv2dSmem<kPacked.tiles, kPacked.pipeline, true>;
   static_assert(
@@ -27,8 +31,7 @@ Instance make_instance() {
       &conv2d_fprop_run_with_residual<kPacked.tiles, kPacked.pipeline, ComputeOp, StoreOp>);
   instance.shared_bytes = sizeof(Run);
   instance.shared_bytes_with_residual = sizeof(RunWithResidual);
-  instance.has_hooks =
-      !std::is_same_v<ComputeOp, NoComputeOp> || !std::is_same_v<StoreOp, NoStoreOp>;
+  instance.has_hooks = kHasOps;
   return instance;
 }
 

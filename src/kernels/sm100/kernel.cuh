@@ -739,6 +739,12 @@ struct Conv2dFpropKernel {
 
   // ---- Normalisers ----------------------------------------------------------------------------
 
+  /// Call `body`, a template on the element type of the input.
+  template <typename Body>
+  static __device__ __forceinline__ void with_input_type(const Params& params, const Body& body) {
+    with_either_half<std::conditional_t<kBf16, __nv_bfloat16, __half>, kBf16>(params.is_fp16, body);
+  }
+
   // Frames of the cache are normalised already; in the padding there are zeros behind the norm.
   static __device__ __forceinline__ bool is_normalised_here(const Params& params,
                                                             const FrameSource& source) {
@@ -749,7 +755,6 @@ struct Conv2dFpropKernel {
   /// there, between the main load and the MMAs; the first warp of them also fills the border.
   static __device__ __forceinline__ void normaliser_warps(const Params& params, Smem& smem,
                                                           const Place& at, int worker, int index) {
-    using Element = std::conditional_t<kBf16, __nv_bfloat16, __half>;
     const int lane = static_cast<int>(ptx::lane_id());
     const NormaliserLane me = normaliser_lane<kNormaliserWarps>(params, worker, lane);
     const bool by_rms = params.prologue.norm == PrologueNorm::rms;
@@ -777,7 +782,10 @@ struct Conv2dFpropKernel {
           const float* const inverse_rms = smem.inverse_rms.values[act.index];
           ptx::barrier_wait(&smem.act_loaded[act.index], act.parity());
           if (works) {
-            normalise_patch<Element, true>(params, patch, me, factors, stage, by_rms, inverse_rms);
+            with_input_type(params, [&]<typename Element>() {
+              normalise_patch<Element, true>(params, patch, me, factors, stage, by_rms,
+                                             inverse_rms);
+            });
           }
           if (has_border) {
             __syncwarp();  // What follows is .aligned.
@@ -801,7 +809,8 @@ struct Conv2dFpropKernel {
 
   // Accumulator of the tile being multiplied.
   struct Accumulation {
-    std::uint32_t address;    // in tensor memory
+    std::uint32_t address;  // in tensor memory
+    std::uint32_t instruction;
     bool accumulate = false;  // The first MMA of a tile initialises the accumulator.
     int channel_atom = 0;     // of the next atom
     // Every atom has kAtomK channels. NOTE: mma_warp has a loop for either, since an atom is
@@ -809,17 +818,21 @@ struct Conv2dFpropKernel {
     bool whole = false;
   };
 
+  /// The instruction descriptor of the MMAs.
+  static __device__ __forceinline__ std::uint32_t instruction_of(const Params& params) {
+    const bool is_bf16 = kBf16 && !params.is_fp16;
+    return ptx::mma_instruction(is_bf16, kConfig.mma_shape.m, kConfig.mma_shape.n);
+  }
+
   /// Multiply `channels` channels of an atom: operands at descriptors `act` and `filter`.
   static __device__ __forceinline__ void multiply_atom(std::uint64_t act, std::uint64_t filter,
                                                        int channels, Accumulation& to) {
-    constexpr std::uint32_t kInstruction =
-        ptx::mma_instruction(kBf16, kConfig.mma_shape.m, kConfig.mma_shape.n);
 #pragma unroll
     for (int k = 0; k < kAtomK; k += kConfig.mma_shape.k) {
       if (!to.whole && k >= channels) break;
       // NOTE: within a swizzle span the operand address simply advances by the bytes of k.
       ptx::mma_f16<kCtaGroup>(to.address, ptx::descriptor_behind(act, 2 * k),
-                              ptx::descriptor_behind(filter, 2 * k), kInstruction, to.accumulate);
+                              ptx::descriptor_behind(filter, 2 * k), to.instruction, to.accumulate);
       to.accumulate = true;
     }
   }
@@ -1003,6 +1016,7 @@ struct Conv2dFpropKernel {
         Accumulation accumulation{
             .address =
                 tmem + accum.index * static_cast<std::uint32_t>(kConfig.accum_stage_columns()),
+            .instruction = instruction_of(params),
             .channel_atom = kClusterK == 1 ? 0 : range.first % params.channel_atoms};
         ptx::Barrier* accum_full = &smem.accum_full[accum.index];
         const bool whole = params.last_atom_channels == kAtomK;

@@ -51,6 +51,7 @@ struct Params {
   /// Activations come by tiled copies of {C, x, y, frame} boxes, not by im2col: patches, and 1x1
   /// filters that read the pixels as they lie (x counts the rows of the group, y is 0).
   bool tiled_loads = false;
+  bool is_fp16 = false;        ///< What Config calls bf16 is fp16.
   int groups = 1;              ///< Groups of rows.
   int groups_per_phase = 1;    ///< Those of one phase of an upsampling; else all.
   int phases = 1;              ///< 1, or 4 phases of an upsampling.
