@@ -11,6 +11,8 @@
 //     --taught-gbs       instead of measured times, those that the network of this build gives for
 //                        a GPU of such memory, times what the mean below is over the first file's
 //                        time: what a network must not forget that is trained on another GPU
+//     --shapes           with --taught-gbs: the files are shape files, of bf16; every tile on every
+//                        layer
 //
 // A kernel's time is its mean over the files; what one of them lacks is left out. So a file of code
 // that comes cold and one of warm code (--twice) make times that stand between.
@@ -43,6 +45,7 @@ struct Options {
   int multiprocessors = 132;
   double taught_gbs = 0;
   bool corrected = false;
+  bool shapes = false;
   std::vector<std::string> files;
 };
 
@@ -58,6 +61,18 @@ class Writer {
   }
 
   void write() const {
+    std::printf("problem,dtype,epilogue,kernel,splits,us,model_us");
+    for (int i = 0; i < kCorrectionInputs; ++i) std::printf(",x%d", i);
+    std::printf("\n");
+    if (options_.shapes) {
+      write_shapes();
+    } else {
+      write_measured();
+    }
+  }
+
+ private:
+  void write_measured() const {
     const std::vector<cli::MeasuredTime> rows = cli::read_measured_times(options_.files.front());
     std::vector<std::map<std::string, double>> others;
     for (std::size_t i = 1; i < options_.files.size(); ++i) {
@@ -66,9 +81,6 @@ class Writer {
         times[key_of(row)] = row.us;
       }
     }
-    std::printf("problem,dtype,epilogue,kernel,splits,us,model_us");
-    for (int i = 0; i < kCorrectionInputs; ++i) std::printf(",x%d", i);
-    std::printf("\n");
     for (cli::MeasuredTime row : rows) {
       const std::string key = key_of(row);
       const auto has_it = [&](const auto& times) { return times.contains(key); };
@@ -80,7 +92,29 @@ class Writer {
     }
   }
 
- private:
+  void write_shapes() const {
+    for (const std::string& file : options_.files) {
+      for (const cli::ShapeCase& layer : cli::read_shape_file(file)) {
+        const ConvGeometry g = geometry_of(layer.problem);
+        const EpilogueKind kind = layer.epilogue.value_or(EpilogueKind{});
+        for (const auto& [name, instance] : instances_) {
+          const sm90::Config& config = instance->config;
+          if (config.in != DType::bf16 || config.out != config.in || g.groups != 1) continue;
+          if (!sm90::refusal(*instance, g, true).empty()) continue;
+          for (int splits = 1; splits <= (config.splits_k() ? sm90::kMostSplits : 1); ++splits) {
+            const ModelledTime time = tile_time(*instance, g, splits, kind, options_.taught_gbs);
+            write_line({.kernel = name,
+                        .problem = to_string(layer.problem),
+                        .epilogue = to_string(kind),
+                        .splits = config.splits_k() ? splits : 0,
+                        .dtype = "bf16"},
+                       corrected_us(CorrectedKernel::fprop, time, g, kind, DType::bf16), time.us,
+                       correction_inputs(CorrectedKernel::fprop, time, g, kind, DType::bf16));
+          }
+        }
+      }
+    }
+  }
   static std::string key_of(const cli::MeasuredTime& row) {
     return text(row.layer(), " ", row.kernel, " ", row.splits);
   }
@@ -133,12 +167,15 @@ class Writer {
       form = forms[0];
       time.us = row.modelled_us;
     }
+    write_line(row, us, time.us * rewriting_doubt(form),
+               correction_inputs(family, time, form.geometry, kind, dtype));
+  }
+
+  static void write_line(const cli::MeasuredTime& row, double us, double model_us,
+                         const std::array<float, kCorrectionInputs>& inputs) {
     std::printf("%s,%s,%s,%s,%d,%.3f,%.4f", row.problem.c_str(), row.dtype.c_str(),
-                row.epilogue.c_str(), row.kernel.c_str(), row.splits, us,
-                time.us * rewriting_doubt(form));
-    for (const float x : correction_inputs(family, time, form.geometry, kind, dtype)) {
-      std::printf(",%.6g", static_cast<double>(x));
-    }
+                row.epilogue.c_str(), row.kernel.c_str(), row.splits, us, model_us);
+    for (const float x : inputs) std::printf(",%.6g", static_cast<double>(x));
     std::printf("\n");
   }
 
@@ -195,6 +232,7 @@ int main(int argc, char** argv) {
   line.number("--memory-gbs", options.memory_gbs, "of the GPU that the times are of");
   line.whole("--multiprocessors", options.multiprocessors, 1, 1000, "of it");
   line.number("--taught-gbs", options.taught_gbs, "times that this build's network gives for it");
+  line.flag("--shapes", options.shapes, "with --taught-gbs: the files are shape files");
   line.flag("--corrected", options.corrected, "modelled times in the files are corrected ones");
   line.rest("TIMES", options.files, 1, "files of convoy_measure_kernels");
   return line.run(argc, argv, [&] {

@@ -15,22 +15,38 @@ measured with --dtype fp32: --name kTf32, written to time_correction_tf32.inc.
 
 Where a GPU is not to be had, --taught-gbs of convoy_correction_inputs stands in for its times.
 
+New tiles beside others that a network knows (before/ is the build that it comes with):
+
+    before/convoy_correction_inputs --corrected --taught-gbs 4814 times.csv > known.csv
+    before/convoy_correction_inputs --shapes --taught-gbs 4814 layers.txt > h200.csv
+    before/convoy_correction_inputs --shapes --taught-gbs 3352 layers.txt > h100.csv
+    convoy_correction_inputs --corrected times.csv > new.csv
+    bench/choice/train_correction.py new.csv --known known.csv --taught h200.csv h100.csv \\
+        --start src/kernels/common/time_correction_tiles.inc --name kHopperTiles --write ...
+
+--start: weights to train on from. --known: what they say of the measured rows; a layer's times are
+brought to their level, where other kernels' times are. --taught: what they say of any layers, which
+must not be forgotten.
+
 A layer is trained on or kept for judging as a whole: --judge says which share is kept, --folds N
 trains N times and judges each layer once. Printed is the regret of choices: the time of the kernel
 that the corrected times choose over that of the fastest measured one. Minimised is the error of
 the logarithm of each time. A row counts the more, the nearer its kernel is to the fastest of the
 layer, or seems to be.
 """
+
 import argparse
 import csv
 import math
 import random
+import re
 
 import torch
 
 HIDDEN = 96
 REACH = 0.15  # A kernel that is, or seems, so much slower than the fastest counts 1/e.
 LIMIT = 0.5   # Of the logarithm of a correction, as in time_correction.cpp.
+TAUGHT = 0.4  # What rows of --taught count, beside measured ones.
 
 
 class Correction(torch.nn.Module):
@@ -48,11 +64,28 @@ class Correction(torch.nn.Module):
         return LIMIT * torch.tanh(self.last(x)[:, 0])
 
 
+def read_weights(path):
+    """The network of a file that write() made."""
+    with open(path) as file:
+        parts = re.split(r"\.(first|second|last)(_bias)? = ", file.read())[1:]
+    weights = {}
+    for name, bias, text in zip(parts[::3], parts[1::3], parts[2::3]):
+        rows = [
+            [float(v.rstrip("f")) for v in row.split(", ")]
+            for row in re.findall(r"\{([^{}]+)\}", text)
+        ]
+        key = name + (".bias" if bias else ".weight")
+        weights[key] = torch.tensor(rows[0]) if bias else torch.tensor(rows).T
+    network = Correction(weights["first.weight"].shape[1])
+    network.load_state_dict(weights)
+    return network
+
+
 class Rows:
     """Measured times: x [rows, inputs], the layer of each, its logarithm over the model's."""
 
     def __init__(self, paths, device):
-        layers, x, layer, us, model = {}, [], [], [], []
+        layers, x, layer, us, model, names = {}, [], [], [], [], []
         for path in paths:
             with open(path, newline="") as file:
                 for row in csv.reader(file):
@@ -60,15 +93,32 @@ class Rows:
                         continue
                     key = (path, row[0], row[1], row[2])
                     layer.append(layers.setdefault(key, len(layers)))
+                    names.append(tuple(row[:5]))
                     us.append(float(row[5]))
                     model.append(float(row[6]))
                     x.append([float(v) for v in row[7:]])
-        self.names = list(layers)
+        self.names, self.rows = list(layers), names
         self.x, self.layer = torch.tensor(x, device=device), torch.tensor(layer, device=device)
         self.us, self.model = torch.tensor(us, device=device), torch.tensor(model, device=device)
         self.target = torch.log(self.us / self.model)
         none = torch.full((len(layers),), 1e9, device=device)
         self.best = none.scatter_reduce(0, self.layer, self.us, "amin")
+
+    def level(self, path):
+        """Bring each layer to the level of the times in `path`: by its known fast kernels."""
+        with open(path, newline="") as file:
+            known = {tuple(row[:5]): float(row[5]) for row in list(csv.reader(file))[1:]}
+        offsets = {}
+        for name, at, us in zip(self.rows, self.layer.tolist(), self.us.tolist()):
+            if name in known and us < 1.12 * float(self.best[at]):
+                offsets.setdefault(at, []).append(math.log(us / known[name]))
+        means = {at: sum(values) / len(values) for at, values in offsets.items()}
+        usual = sum(means.values()) / len(means)
+        off = torch.tensor([means.get(at, usual) for at in range(len(self.names))])
+        off = off.to(self.us.device)
+        self.target -= off[self.layer]
+        self.us *= torch.exp(-off)[self.layer]
+        self.best *= torch.exp(-off)
 
     def regrets(self, corrections, rows):
         """Of each layer among `rows`."""
@@ -80,15 +130,25 @@ class Rows:
         return {at: us / best[at] for at, (_, us) in chosen.items()}
 
 
-def train(rows, chosen, epochs, seed=0):
+def train(rows, chosen, epochs, start=None, taught=None, seed=0):
     torch.manual_seed(seed)
     mean, scale = rows.x[chosen].mean(0), rows.x[chosen].std(0) + 1e-3
     x = (rows.x - mean) / scale
-    network = Correction(x.shape[1]).to(x.device)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=4e-3, weight_decay=0.01)
+    network = Correction(x.shape[1])
+    if start:
+        network = read_weights(start)
+        with torch.no_grad():
+            network.first.bias += network.first.weight @ mean.cpu()
+            network.first.weight *= scale.cpu()
+    network = network.to(x.device)
+    rate, decay = (3e-3, 0.003) if start else (4e-3, 0.01)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=decay)
+    if taught:
+        taught_x = (taught.x - mean) / scale
+        taught_weight = torch.exp(-(taught.us / taught.best[taught.layer] - 1) / REACH)
     for epoch in range(epochs):
         for group in optimiser.param_groups:
-            group["lr"] = 4e-3 * (1 + math.cos(math.pi * epoch / epochs)) / 2 + 1e-5
+            group["lr"] = rate * (1 + math.cos(math.pi * epoch / epochs)) / 2 + 1e-5
         for batch in chosen[torch.randperm(len(chosen)).to(x.device)].split(1024):
             corrections = network(x[batch])
             # A slow kernel that seems fast would be chosen.
@@ -96,8 +156,13 @@ def train(rows, chosen, epochs, seed=0):
                                   rows.model[batch] * torch.exp(corrections.detach()))
             weight = torch.exp(-(seems / rows.best[rows.layer[batch]] - 1).clamp(min=0) / REACH)
             loss = (weight * (corrections - rows.target[batch]).abs()).sum() / weight.sum()
+            if taught:
+                some = torch.randint(len(taught_x), (2048,), device=x.device)
+                off = (network(taught_x[some]) - taught.target[some].clamp(-0.495, 0.495)).abs()
+                loss += TAUGHT * (taught_weight[some] * off).sum() / taught_weight[some].sum()
             optimiser.zero_grad()
             loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
     # Of inputs as they are.
     with torch.no_grad():
@@ -134,17 +199,26 @@ def write(network, path, name):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("inputs", nargs="+")
     parser.add_argument("--write", help="the weights, trained on all that is not kept")
-    parser.add_argument("--name", default="kHalfPrecision", help="of the network, or kTf32")
+    parser.add_argument(
+        "--name", default="kHalfPrecision", help="of the network, or kHopperTiles, kTf32"
+    )
+    parser.add_argument("--start", help="weights to train on from")
+    parser.add_argument("--known", help="times that they give for the measured rows")
+    parser.add_argument("--taught", nargs="*", help="times that they give for other layers")
     parser.add_argument("--judge", type=float, default=0.05)
     parser.add_argument("--folds", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=160)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     rows = Rows(options.inputs, options.device)
+    if options.known:
+        rows.level(options.known)
+    taught = Rows(options.taught, options.device) if options.taught else None
     everything = torch.arange(len(rows.us), device=options.device)
     print(f"{len(rows.us)} times of {len(rows.names)} layers")
     report("not corrected", rows.regrets(torch.zeros_like(rows.us), everything))
@@ -156,7 +230,7 @@ def main():
     judged = {}
     for fold in range(options.folds):
         kept = (place >= fold / options.folds) & (place < (fold + 1) / options.folds)
-        network = train(rows, everything[~kept], options.epochs)
+        network = train(rows, everything[~kept], options.epochs, options.start, taught)
         with torch.no_grad():
             fold_regrets = rows.regrets(network(rows.x[kept]), everything[kept])
         report(f"fold {fold}", fold_regrets)
@@ -165,7 +239,7 @@ def main():
         report("all folds", judged)
     if options.write:
         kept = place < options.judge
-        network = train(rows, everything[~kept], options.epochs)
+        network = train(rows, everything[~kept], options.epochs, options.start, taught)
         with torch.no_grad():
             report("trained on", rows.regrets(network(rows.x[~kept]), everything[~kept]))
             if kept.any():
