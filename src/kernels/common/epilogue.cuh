@@ -67,7 +67,7 @@ __device__ __forceinline__ float2 unpack2<__half>(std::uint32_t pair) {
 
 /// Call `body`, a template on the element type: Element, or with kEither __half where `is_fp16`.
 // NOTE: a uniform branch around work on several values: one machine code for both 16-bit types
-// takes less to build than two, and layers keep their times (docs/lab/2026-11-29-one-code.md).
+// takes less to build than two. For warps that nobody waits for (docs/lab/2026-11-29-tiles.md).
 template <typename Element, bool kEither, typename Body>
 __device__ __forceinline__ void with_either_half(bool is_fp16, const Body& body) {
   if constexpr (kEither) {
@@ -77,12 +77,6 @@ __device__ __forceinline__ void with_either_half(bool is_fp16, const Body& body)
     }
   }
   body.template operator()<Element>();
-}
-
-/// The same of bf16 or fp16.
-template <typename Body>
-__device__ __forceinline__ void with_either_half(bool is_fp16, const Body& body) {
-  with_either_half<__nv_bfloat16, true>(is_fp16, body);
 }
 
 /// x as it comes back from memory of the output type.
