@@ -95,26 +95,36 @@ class Writer {
   void write_shapes() const {
     for (const std::string& file : options_.files) {
       for (const cli::ShapeCase& layer : cli::read_shape_file(file)) {
-        const ConvGeometry g = geometry_of(layer.problem);
-        const EpilogueKind kind = layer.epilogue.value_or(EpilogueKind{});
         for (const auto& [name, instance] : instances_) {
-          const sm90::Config& config = instance->config;
-          if (config.in != DType::bf16 || config.out != config.in || g.groups != 1) continue;
-          if (!sm90::refusal(*instance, g, true).empty()) continue;
-          for (int splits = 1; splits <= (config.splits_k() ? sm90::kMostSplits : 1); ++splits) {
-            const ModelledTime time = tile_time(*instance, g, splits, kind, options_.taught_gbs);
-            write_line({.kernel = name,
-                        .problem = to_string(layer.problem),
-                        .epilogue = to_string(kind),
-                        .splits = config.splits_k() ? splits : 0,
-                        .dtype = "bf16"},
-                       corrected_us(CorrectedKernel::fprop, time, g, kind, DType::bf16), time.us,
-                       correction_inputs(CorrectedKernel::fprop, time, g, kind, DType::bf16));
+          // What shows only once the tiling is known, as in judge().
+          try {
+            write_taught(layer, name, *instance);
+          } catch (const Error& error) {
+            if (error.status() != Status::unsupported) throw;
           }
         }
       }
     }
   }
+
+  void write_taught(const cli::ShapeCase& layer, const std::string& name,
+                    const sm90::Instance& instance) const {
+    const ConvGeometry g = geometry_of(layer.problem);
+    const EpilogueKind kind = layer.epilogue.value_or(EpilogueKind{});
+    const sm90::Config& config = instance.config;
+    if (config.in != DType::bf16 || config.out != config.in || g.groups != 1) return;
+    for (int splits = 1; splits <= (config.splits_k() ? sm90::kMostSplits : 1); ++splits) {
+      const ModelledTime time = tile_time(instance, g, splits, kind, options_.taught_gbs);
+      write_line({.problem = to_string(layer.problem),
+                  .dtype = "bf16",
+                  .epilogue = to_string(kind),
+                  .kernel = name,
+                  .splits = config.splits_k() ? splits : 0},
+                 corrected_us(CorrectedKernel::fprop, time, g, kind, DType::bf16), time.us,
+                 correction_inputs(CorrectedKernel::fprop, time, g, kind, DType::bf16));
+    }
+  }
+
   static std::string key_of(const cli::MeasuredTime& row) {
     return text(row.layer(), " ", row.kernel, " ", row.splits);
   }
@@ -159,6 +169,7 @@ class Writer {
              row.us / first_us;
       }
     } else {
+      // Their modelled times are those of the file, which the network must not have corrected.
       if (options_.taught_gbs > 0 || options_.corrected) return;
       const std::optional<CorrectedKernel> other = family_of(row, time);
       // NOTE: which of several forms such a kernel ran is not told by the file.
@@ -236,6 +247,11 @@ int main(int argc, char** argv) {
   line.flag("--corrected", options.corrected, "modelled times in the files are corrected ones");
   line.rest("TIMES", options.files, 1, "files of convoy_measure_kernels");
   return line.run(argc, argv, [&] {
+    if (options.shapes && options.taught_gbs <= 0) {
+      throw Error(Status::invalid_argument,
+                  "--shapes without --taught-gbs; legal: both (nothing was measured); nearest: "
+                  "--taught-gbs 4814, of an H200");
+    }
     Writer(options).write();
     return 0;
   });
