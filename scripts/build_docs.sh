@@ -30,6 +30,9 @@ fi
 started=$SECONDS
 mkdir -p build/docs
 doxygen docs/site/Doxyfile
+# NOTE: a page that was read is not read again, so what a failed build warned of would be silent in
+# the next one.
+trap 'rm -rf build/docs/doctrees' ERR
 "$venv/bin/sphinx-build" -q -W --keep-going -b html -j "${JOBS:-2}" \
   -c docs/site -d build/docs/doctrees . build/docs/html
 echo "docs: build/docs/html/index.html, in $((SECONDS - started)) s"

@@ -3,7 +3,8 @@
 """Checks every Markdown page of the repository, or those named.
 
 Lines have at most 120 columns, fences are closed, tables are whole (a header, a rule, the same
-number of cells in each row), links and their anchors are there.
+number of cells in each row), links and their anchors are there, references are defined once and
+used.
 
 A block behind a line `<!-- report: ... -->` is what a program prints, word for word, and may be
 wider.
@@ -21,6 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^\s*(```+|~~~+)")
 HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*$")
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
+DEFINITION = re.compile(r"^ {0,3}\[([^\]]+)\]:\s+(\S+)\s*$")
+REFERENCE = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])+\]\[([^\[\]]+)\]")
 REPORT = re.compile(r"<!-- report: [^\n]* -->\n(```\n.*?\n```)", re.DOTALL)
 RULE = re.compile(r"^\|(\s*:?-+:?\s*\|)+$")
 
@@ -93,20 +96,49 @@ def check_table(block, complain):
 
 def check_links(path, lines, complain):
     numbers, text = [], ""
+    defined: dict[str, int] = {}
     for number, line in lines:  # Joined, since a link's text may go over two lines.
+        definition = DEFINITION.match(line)
+        if definition:
+            name = fold(definition[1])
+            if name in defined:
+                complain(number, f"reference [{name}] is defined in line {defined[name]} too")
+            defined.setdefault(name, number)
+            check_target(path, number, definition[2], complain)
+            continue
         numbers.append((len(text), number))
         text += re.sub(r"`[^`\n]*`", lambda code: "`" * len(code[0]), line) + "\n"
+
+    def line_of(offset):
+        return max(line for start, line in numbers if start <= offset)
+
     for link in LINK.finditer(text):
-        target = link[1]
-        if re.match(r"[a-z]+:", target):
-            continue
-        number = max(line for start, line in numbers if start <= link.start(1))
-        file, _, anchor = target.partition("#")
-        place = path if not file else (path.parent / urllib.parse.unquote(file)).resolve()
-        if not place.exists():
-            complain(number, f"link to {target}, which is not there")
-        elif anchor and place.suffix == ".md" and anchor not in anchors(place):
-            complain(number, f"link to {target}: {place.name} has no heading of that anchor")
+        check_target(path, line_of(link.start(1)), link[1], complain)
+    used = set()
+    for reference in REFERENCE.finditer(text):
+        name = fold(reference[1])
+        used.add(name)
+        if name not in defined:
+            complain(line_of(reference.start(1)), f"reference [{name}] is not defined")
+    for name, number in defined.items():
+        if name not in used and f"[{name}]" not in fold(text):
+            complain(number, f"reference [{name}] is used nowhere")
+
+
+def fold(name):
+    """A reference's name as Markdown compares it: case and runs of blanks do not count."""
+    return " ".join(name.lower().split())
+
+
+def check_target(path, number, target, complain):
+    if re.match(r"[a-z]+:", target):
+        return
+    file, _, anchor = target.partition("#")
+    place = path if not file else (path.parent / urllib.parse.unquote(file)).resolve()
+    if not place.exists():
+        complain(number, f"link to {target}, which is not there")
+    elif anchor and place.suffix == ".md" and anchor not in anchors(place):
+        complain(number, f"link to {target}: {place.name} has no heading of that anchor")
 
 
 def check(path):

@@ -82,7 +82,10 @@ step_arrows() {
 }
 
 # Pages: lines, tables, links.
-step_pages() { scripts/check_docs.py "$@"; }
+step_pages() {
+  scripts/check_docs.py "$@"
+  tests/scripts/check_docs_test.py
+}
 
 step_ruff() { $tools/bin/ruff check --quiet --output-format concise "${@:-.}"; }
 
