@@ -370,7 +370,7 @@ def _by_foreign(func, args, kwargs):
     def laid(value):
         if type(value) is Deferred:
             if id(value) not in made:
-                made[id(value)] = _as_own(value)
+                made[id(value)] = as_own(value)
             return made[id(value)]
         if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
             return type(value)(map(laid, value))
@@ -385,7 +385,7 @@ def _by_foreign(func, args, kwargs):
     return wrapped(result, session, [value for value in args if type(value) is Deferred])
 
 
-def _as_own(x):
+def as_own(x):
     """Its tensor with the strides of the model's own."""
     tensor, form = x._force(), own_form(x)
     if tensor.stride() == form.stride():
@@ -645,7 +645,7 @@ def by_pytorch(func, name, args, kwargs):
 
 def in_order(value):
     """A stand-in's tensor in the order of memory of the model's own."""
-    return _as_own(value) if type(value) is Deferred else plain(value)
+    return as_own(value) if type(value) is Deferred else plain(value)
 
 
 def _all_in_order(args):
@@ -672,7 +672,7 @@ def _into(target, func, args, kwargs):
     tensor = own(target)  # Before the others: they may be views of it.
     written = tensor
     if getattr(func, "__name__", "") in _RANDOM:
-        written = _as_own(target)
+        written = as_own(target)
     rest = [written if value is target else plain(value) for value in args]
     lay = tensor.shape, tensor.stride()
     func(*rest, **{key: written if value is target else plain(value)

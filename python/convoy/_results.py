@@ -7,8 +7,8 @@ import types
 
 import torch
 
-from ._deferred import SINGLE, Deferred, tuple_like
-from ._memory import own
+from ._deferred import SINGLE, Deferred, as_own, tuple_like
+from ._memory import is_dense, own, own_form
 from ._nodes import Lent, slots_of
 from ._trial import MARK, has_hooks
 
@@ -24,16 +24,27 @@ _OPAQUE = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.Function
            types.MethodType, str, bytes, int, float, type(None))
 
 
-def left(value, known, lay=torch.Tensor.contiguous):
+def left(value, known, lay=None):
     """The tensor of a stand-in that the caller gets, whose memory no other one of them has. known:
-    the nodes of those that were left before. lay(tensor): as the caller expects it in memory."""
-    inner, shards = value._force(), value._session and value._session.shards
-    node, tensor = value._node, lay(shards.leave(inner) if shards else inner)
+    the nodes of those that were left before. lay(tensor): as the caller expects it in memory; None:
+    as the model's own would lie, if dense, and else contiguous."""
+    inner, shards, node = value._force(), value._session and value._session.shards, value._node
+    if lay is not None or shards:
+        tensor = (lay or torch.Tensor.contiguous)(shards.leave(inner) if shards else inner)
+    else:
+        tensor = _laid(value, inner)
     if tensor is inner and ((type(node) is Lent and not node.owned)
                             or (node.shared and id(node) in known)):
         tensor = tensor.clone()
     known[id(node)] = node, node
     return tensor
+
+
+def _laid(value, tensor):
+    """`tensor`, a stand-in's, as the model's own would lie."""
+    if value._apart is None or not is_dense(value.shape, own_form(value).stride()):
+        return tensor.contiguous()
+    return as_own(value)
 
 
 def storages(value, found, depth=6):
@@ -91,7 +102,7 @@ def tidy_buffers(buffers):
     for held in buffers:
         for name, value in held.items():
             if type(value) is Deferred:
-                held[name] = own(value).contiguous()
+                held[name] = _laid(value, own(value))
 
 
 def _held(value, known, depth):
@@ -102,7 +113,7 @@ def _held(value, known, depth):
     if id(value) in known:
         return known[id(value)][0]
     if kind is Deferred:
-        known[id(value)] = own(value).contiguous(), value
+        known[id(value)] = _laid(value, own(value)), value
         return known[id(value)][0]
     if isinstance(value, _OPAQUE) or depth == 0:
         return value
@@ -130,8 +141,8 @@ def _held(value, known, depth):
 
 
 def unwrapped(value, outermost=False, depth=0, known=None):
-    """The same with tensors, contiguous as a caller expects them, in tuples, lists and data
-    classes too. Plain dictionaries inside are caches, and stay, but where the whole model ends.
+    """The same with tensors, as a caller expects them in memory, in tuples, lists and data classes
+    too. Plain dictionaries inside are caches, and stay, but where the whole model ends.
     depth: there, how far to look into dictionaries and objects. known: (result, value) of what was
     seen before: a stand-in is one tensor, wherever it is."""
     known = {} if known is None else known
