@@ -7,27 +7,21 @@ tensors themselves, and their results are stand-ins again. So a model is taken o
 forward() does, whatever its modules are called. Who sees what is written to one is in _memory.py.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from ._layout import inner_copy, is_inner, suggests_inner
+from ._layout import inner_copy, is_inner
 from ._memory import (
     Apart,
     alone,
     follow,
-    has_inner,
     is_dense,
     is_given,
     lent,
-    lies,
-    lies_as,
-    lies_inner,
     looks_at,
-    new_like,
     own,
     own_form,
     stepped,
@@ -425,123 +419,11 @@ def call(func, args, kwargs):
                                          or (kwargs and _has_gradients(kwargs.values())))))):
         result = handler(*args, **kwargs)
         if result is not NotImplemented:
-            lay = _LAYS.get(name)
+            lay = LAYS.get(name)
             if lay is not None and type(result) is Deferred and result._apart is None:
                 lay(result, name, args, kwargs)
             return result
     return by_pytorch(func, name, args, kwargs)
-
-
-# Whose results lie in PyTorch as their first tensor of as many numbers does, but without its gaps.
-_POINTWISE = {
-    "abs", "add", "addcmul", "bfloat16", "clamp", "clone", "cos", "div", "divide", "double",
-    "dropout", "elu", "exp", "flip", "float", "gelu", "half", "hardsigmoid", "hardswish",
-    "hardtanh", "leaky_relu", "lerp", "log", "mish", "mul", "multiply", "neg", "normalize",
-    "pow", "prelu", "reciprocal", "relu", "relu6", "rms_norm", "rsqrt", "rsub", "sigmoid",
-    "silu", "sin", "softplus", "sqrt", "square", "sub", "subtract", "tanh", "to", "true_divide",
-    "type", "type_as", "where", "__abs__", "__add__", "__mul__", "__neg__", "__pow__",
-    "__radd__", "__rmul__", "__rsub__", "__rtruediv__", "__sub__", "__truediv__",
-}
-
-
-# Whose results have channels innermost in PyTorch where their tensor has, and else are contiguous;
-# the second on the CPU alone (tried with PyTorch 2.11 and 2.15).
-_CONVOLUTIONS = {"conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"}
-_FORMATTED = {
-    "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "batch_norm", "glu", "interpolate",
-    "local_response_norm", "max_pool2d", "max_pool3d", "pad", "upsample",
-}
-_FORMATTED_ON_CPU = {
-    "channel_shuffle", "group_norm", "pixel_shuffle", "pixel_unshuffle", "roll",
-}
-_JOINING = {"cat", "concat", "concatenate", "stack"}
-
-
-def _lay_pointwise(made, name, args, kwargs):
-    if kwargs and kwargs.get("memory_format", torch.preserve_format) is not torch.preserve_format:
-        if kwargs["memory_format"] is not torch.contiguous_format:
-            made._apart = lies_inner(made._node.shape)
-        return
-    if name[:3] == "__r":  # a + b, where b is a stand-in and a is none, is b.__radd__(a).
-        args = args[::-1]
-    for value in args:
-        if type(value) is Deferred and value._apart is not None:
-            break
-    else:
-        if not args or type(args[0]) is Deferred:
-            return
-    shape = made._node.shape
-    for value in args:  # As the first that is not broadcast.
-        if type(value) is Deferred:
-            if value._node.shape == shape:
-                apart = value._apart
-                if apart is not None:
-                    made._apart = apart if apart.is_whole else Apart(apart, shape, new_like)
-                return
-        elif isinstance(value, torch.Tensor) and value.shape == shape:
-            made._apart = lies_as(new_like(value))
-            return
-
-
-def _lay_conv(made, name, args, kwargs):
-    weight = args[1] if len(args) > 1 else kwargs["weight"]
-    strides = weight.stride()
-    source, shape = args[0] if args else kwargs["input"], made._node.shape
-    if not ((strides[1] <= strides[-1] and suggests_inner(weight.shape, strides))
-            or _has_inner(source)):
-        return
-    is_single = len(shape) < len(strides)  # An image without a batch.
-    if name == "conv3d" and _is_slow(made, (1, *source.shape) if is_single else source.shape,
-                                     weight):
-        return
-    made._apart = lies(shape, lies_inner(torch.Size((1, *shape))).strides[1:]) if is_single else (
-        lies_inner(shape))
-
-
-def _is_slow(made, shape, weight):
-    """Whether PyTorch's own loop, which gives contiguous tensors, computes a conv3d on the CPU and
-    not oneDNN (ATen, ConvParams::use_mkldnn; but for pointwise ones on one thread)."""
-    return (made._node.device.type == "cpu" and made._node.dtype == torch.float32 and shape[0] == 1
-            and math.prod(shape[:4]) <= 20480 and weight.shape[1] == shape[1]
-            and not (weight.shape[-1] > 3 and weight.shape[-2] > 3))
-
-
-def _lay_joined(made, name, args, kwargs):
-    parts = args[0] if args else kwargs.get("tensors", ())
-    for part in parts:
-        if type(part) is Deferred and part._apart is None:
-            return
-    axis = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-    rank = len(made._node.shape)
-    if name == "stack" and not 2 <= axis % rank < rank - 1:
-        return  # NOTE: of the first two axes a guess.
-    if all(map(_has_inner, parts)):
-        made._apart = lies_inner(made._node.shape)
-
-
-def _lay_formatted(made, name, args, kwargs):
-    if not args or type(args[0]) is not Deferred or not has_inner(args[0]):
-        return
-    mode = "constant"
-    if name == "pad":
-        mode = args[2] if len(args) > 2 else kwargs.get("mode", mode)
-    on_cpu = name in _FORMATTED_ON_CPU or mode != "constant"
-    if mode != "circular" and not (on_cpu and args[0]._node.device.type != "cpu"):
-        made._apart = lies_inner(made._node.shape)
-
-
-def _has_inner(value):
-    if type(value) is Deferred:
-        return has_inner(value)
-    return value.dim() in (4, 5) and suggests_inner(value.shape, value.stride())
-
-
-# How a result would lie, lay(made, name, args, kwargs). Nothing is known of what is contiguous.
-_LAYS = {
-    **dict.fromkeys(_POINTWISE, _lay_pointwise), **dict.fromkeys(_JOINING, _lay_joined),
-    **dict.fromkeys(_FORMATTED | _FORMATTED_ON_CPU, _lay_formatted),
-    **dict.fromkeys(_CONVOLUTIONS, _lay_conv),
-}
 
 
 # Functions that go through memory in its order: random numbers, and those that look at the memory.
@@ -582,7 +464,7 @@ def _new(func, name, args):
             or result.requires_grad):
         return _as_own_lies(result, (source,))
     made = Deferred(Value(result), source._session)
-    _lay_pointwise(made, name, args, {})
+    LAYS[name](made, name, args, {})
     return made
 
 
@@ -638,8 +520,8 @@ def by_pytorch(func, name, args, kwargs):
             if type(part) is Deferred and part._viewed:
                 part._apart = Apart(sources[0]._apart, sources[0].shape,
                                     lambda t, i=i: func(t, *rest, **kwargs)[i])
-    elif name in _LAYS and type(made) is Deferred and sources:
-        _LAYS[name](made, name, args, kwargs)
+    elif name in LAYS and type(made) is Deferred and sources:
+        LAYS[name](made, name, args, kwargs)
     return made
 
 
@@ -770,13 +652,15 @@ def view(x, step, order=None):
 # ---- Functions -----------------------------------------------------------------------------------
 
 HANDLERS: dict[str, Callable[..., Any]] = {}
+# How a result would lie in memory, lay(made, name, args, kwargs) (_strides.py).
+LAYS: dict[str, Callable[..., None]] = {}
 # Whose first argument may be a tensor, or a list of them.
 ANY_FIRST: set[str] = set()
 
 
 def _method(name, handler):
     """A method of the stand-in itself, past __getattr__."""
-    function, lay = getattr(torch.Tensor, name), _LAYS.get(name)
+    function, lay = getattr(torch.Tensor, name), LAYS.get(name)
 
     def method(self, *args, **kwargs):
         if not (_autocasts() or _level() is not None or (_records() and requires_grad(self))):
