@@ -14,6 +14,7 @@ from ._memory import (
     Apart,
     alone,
     follow,
+    has_inner,
     is_given,
     laid_out,
     lies_inner,
@@ -80,9 +81,14 @@ def _to(input, *args, **kwargs):
         device, here = torch.device(device), input._node.device
         if device.type != here.type or (device.index is not None and device.index != here.index):
             return NotImplemented
-    made = input if dtype is None else _cast(input, dtype)
-    if made is input and kwargs.get("memory_format") not in (None, torch.preserve_format):
-        return _contiguous(input, kwargs["memory_format"])  # Another order in memory: a copy.
+    made, order = input if dtype is None else _cast(input, dtype), kwargs.get("memory_format")
+    if made is input and order not in (None, torch.preserve_format):
+        # NOTE: a single image that is_contiguous() in this order may still be copied, and a tensor
+        # that is not may be left.
+        is_inner = order is not torch.contiguous_format
+        if is_inner is not has_inner(input):
+            made = another(input)
+            made._apart = lies_inner(input.shape) if is_inner else None
     return made
 
 

@@ -21,6 +21,7 @@ from ._memory import (
     is_dense,
     is_given,
     lent,
+    lie_alike,
     looks_at,
     own,
     own_form,
@@ -303,8 +304,8 @@ def _as_own_lies(value, sources):
         (pair for pair in zip(sources, tensors) if pair[1].shape == value.shape),
         (sources[0], tensors[0]))
     form = own_form(source)
-    if tensor.shape == value.shape and (
-            value.stride() == strides_like(tensor.shape, tensor.stride())):
+    if tensor.shape == value.shape and lie_alike(
+            value.shape, value.stride(), strides_like(tensor.shape, tensor.stride())):
         strides = strides_like(form.shape, form.stride())
         return value if value.stride() == strides else torch.empty_strided(
             value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
@@ -388,8 +389,11 @@ def as_own(x):
         return tensor.contiguous()
     if is_dense(form.shape, form.stride()):  # NOTE: operators that a recorded call can repeat.
         order = sorted(range(form.dim()), key=lambda i: (-form.stride(i), i))
-        laid = tensor.permute(order).contiguous()
-        return laid.permute([order.index(i) for i in range(form.dim())])
+        laid = tensor.permute(order).contiguous().permute(
+            [order.index(i) for i in range(form.dim())])
+        if laid.stride() != form.stride():  # Along an axis of one.
+            laid = laid.as_strided(form.shape, form.stride())
+        return laid
     return torch.empty_strided(form.shape, form.stride(), dtype=tensor.dtype,
                                device=tensor.device).copy_(tensor)
 

@@ -5,13 +5,25 @@ A stand-in's numbers lie with channels innermost whatever the model asked for; `
 model's own tensor would, which programs ask by stride(), write to through views, and get back.
 """
 
+import functools
 import math
 
 import torch
 
 from ._deferred import Deferred
 from ._layout import suggests_inner
-from ._memory import Apart, has_inner, lies, lies_as, lies_inner, new_like
+from ._memory import (
+    Apart,
+    has_inner,
+    is_dense,
+    laid_out,
+    lie_alike,
+    lies,
+    lies_as,
+    lies_inner,
+    new_like,
+    own_form,
+)
 
 # Whose results lie in PyTorch as their first tensor of as many numbers does, but without its gaps.
 _POINTWISE = {
@@ -25,11 +37,21 @@ _POINTWISE = {
 }
 
 
+# Of these, those that copy in the order of their tensor, if that is dense; those that make a tensor
+# of a number; and those whose other tensors are repeated.
+_BY_ROWS = {"normalize", "prelu", "rms_norm"}
+_COPIES = {"bfloat16", "clone", "double", "dropout", "flip", "float", "half", "to", "type",
+           "type_as"}
+_WRAPS = {"add", "div", "divide", "mul", "multiply", "rsub", "sub", "subtract", "true_divide",
+          "where", "__add__", "__mul__", "__radd__", "__rmul__", "__rpow__", "__rsub__",
+          "__rtruediv__", "__sub__", "__truediv__"}
+
+
 # Whose results have channels innermost in PyTorch where their tensor has, and else are contiguous;
 # the second on the CPU alone (tried with PyTorch 2.11 and 2.15).
 _CONVOLUTIONS = {"conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"}
 _FORMATTED = {
-    "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "batch_norm", "glu", "interpolate",
+    "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "batch_norm", "interpolate",
     "local_response_norm", "max_pool2d", "max_pool3d", "pad", "upsample",
 }
 _FORMATTED_ON_CPU = {
@@ -52,16 +74,122 @@ def _lay_pointwise(made, name, args, kwargs):
         if not args or type(args[0]) is Deferred:
             return
     shape = made._node.shape
-    for value in args:  # As the first that is not broadcast.
-        if type(value) is Deferred:
-            if value._node.shape == shape:
-                apart = value._apart
-                if apart is not None:
-                    made._apart = apart if apart.is_whole else Apart(apart, shape, new_like)
+    if name in _COPIES:  # As the first that is not broadcast.
+        for value in args:
+            if isinstance(value, torch.Tensor) and value.shape == shape:
+                if type(value) is not Deferred:
+                    made._apart = lies_as(new_like(value))
+                elif value._apart is not None:
+                    made._apart = (value._apart if value._apart.is_whole
+                                   else Apart(value._apart, shape, new_like))
                 return
-        elif isinstance(value, torch.Tensor) and value.shape == shape:
-            made._apart = lies_as(new_like(value))
-            return
+        return
+    operands, is_known = [], True
+    for value in args:
+        if type(value) is Deferred:
+            apart, own = value._apart, value._node.shape
+            if not operands and own == shape and (
+                    1 not in shape[1:] if apart is None else apart.is_whole and 1 not in shape):
+                made._apart = apart  # NOTE: no others are asked where the first one's is clear.
+                return
+            is_known = is_known and (apart is None or apart.strides is not None)
+            operands.append((own, apart))
+        elif isinstance(value, torch.Tensor):
+            if value.layout is not torch.strided:
+                return
+            operands.append((value.shape, value.stride()))
+    if name in _BY_ROWS:
+        operands[1:] = [_NUMBER]
+    elif name in _WRAPS and len(operands) < len(args):
+        operands.append(_NUMBER)
+    if is_known:
+        strides = iterated(shape, tuple(map(_strides_of, operands)))
+        if strides is not None:
+            made._apart = lies(shape, strides)
+    else:
+        made._apart = Apart(None, shape, lambda contiguous: _as_iterated(contiguous, operands))
+
+
+_NUMBER = torch.Size(()), None  # Which PyTorch makes a tensor of.
+
+
+def _strides_of(operand):
+    """(shape, strides) of that, or of the (shape, Apart) of a stand-in."""
+    shape, apart = operand
+    if type(apart) is tuple:
+        return operand
+    if apart is None:
+        return shape, _contiguous(shape)
+    if apart.strides is None:
+        laid_out(apart)
+    return shape, apart.strides
+
+
+def _as_iterated(contiguous, operands):
+    strides = iterated(contiguous.shape, tuple(map(_strides_of, operands)))
+    return contiguous if strides is None else torch.empty_strided(
+        contiguous.shape, strides, device="meta")
+
+
+@functools.lru_cache(4096)
+def _contiguous(shape):
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+@functools.lru_cache(4096)
+def iterated(shape, operands):
+    """The strides of what PyTorch computes number by number of operands, each (shape, strides);
+    None where it is contiguous (ATen, TensorIteratorBase::fast_set_up, reorder_dimensions)."""
+    contiguous, rank = _contiguous(shape), len(shape)
+    if all(own == shape for own, _ in operands):
+        def all_lie(form):
+            return all(lie_alike(shape, strides, form) for _, strides in operands)
+
+        if all_lie(contiguous):
+            return None
+        if rank == 4 and all_lie(lies_inner(shape).strides):
+            return lies_inner(shape).strides
+        first = operands[0][1]
+        if all(strides == first for _, strides in operands) and is_dense(shape, first):
+            return first
+    over = []  # Strides along the axes of the result; of repeated ones 0.
+    for own, strides in operands:
+        own, strides = (1,) * (rank - len(own)) + tuple(own), (0,) * (rank - len(own)) + strides
+        over.append([0 if n == 1 != extent else stride
+                     for n, extent, stride in zip(own, shape, strides)])
+
+    def is_inside(a, b):
+        """1 where axis b is to lie further inside than a, -1 where not, 0 where none says."""
+        for strides in over:
+            if strides[a] == 0 or strides[b] == 0:
+                continue
+            if strides[a] != strides[b]:
+                return 1 if strides[a] > strides[b] else -1
+            if shape[a] > shape[b]:
+                return 1
+        return 0
+
+    order = list(range(rank - 1, -1, -1))  # From the innermost.
+    for i in range(1, rank):
+        at = i
+        for j in range(i - 1, -1, -1):
+            found = is_inside(order[j], order[at])
+            if found > 0:
+                order[j], order[at] = order[at], order[j]
+                at = j
+            elif found < 0:
+                break
+    if order == list(range(rank - 1, -1, -1)):
+        return None
+    strides, step = [0] * rank, 1
+    for axis in order:
+        strides[axis] = step
+        step *= shape[axis]
+    return tuple(strides)
 
 
 def _lay_conv(made, name, args, kwargs):
@@ -72,18 +200,19 @@ def _lay_conv(made, name, args, kwargs):
             or _has_inner(source)):
         return
     is_single = len(shape) < len(strides)  # An image without a batch.
-    if name == "conv3d" and _is_slow(made, (1, *source.shape) if is_single else source.shape,
-                                     weight):
+    groups = args[6] if len(args) > 6 else kwargs.get("groups", 1)
+    if name[-2:] == "3d" and _is_slow(made, (1, *source.shape) if is_single else source.shape,
+                                      weight, groups):
         return
     made._apart = lies(shape, lies_inner(torch.Size((1, *shape))).strides[1:]) if is_single else (
         lies_inner(shape))
 
 
-def _is_slow(made, shape, weight):
-    """Whether PyTorch's own loop, which gives contiguous tensors, computes a conv3d on the CPU and
+def _is_slow(made, shape, weight, groups):
+    """Whether PyTorch's own loop, which gives contiguous tensors, convolves volumes on the CPU and
     not oneDNN (ATen, ConvParams::use_mkldnn; but for pointwise ones on one thread)."""
     return (made._node.device.type == "cpu" and made._node.dtype == torch.float32 and shape[0] == 1
-            and math.prod(shape[:4]) <= 20480 and weight.shape[1] == shape[1]
+            and math.prod(shape[:4]) <= 20480 and groups == 1
             and not (weight.shape[-1] > 3 and weight.shape[-2] > 3))
 
 
@@ -97,11 +226,16 @@ def _lay_joined(made, name, args, kwargs):
     if name == "stack" and not 2 <= axis % rank < rank - 1:
         return  # NOTE: of the first two axes a guess.
     if all(map(_has_inner, parts)):
-        made._apart = lies_inner(made._node.shape)
+        shape = made._node.shape
+        made._apart = lies_inner(shape)
+        if name == "stack" and shape[0] == 1:
+            made._apart = lies(shape, (shape[1], *made._apart.strides[1:]))
 
 
 def _lay_formatted(made, name, args, kwargs):
-    if not args or type(args[0]) is not Deferred or not has_inner(args[0]):
+    if not args or type(args[0]) is not Deferred or args[0]._apart is None:
+        return
+    if not has_inner(args[0]) and not (name == "batch_norm" and _is_contiguous_inner(args[0])):
         return
     mode = "constant"
     if name == "pad":
@@ -109,6 +243,21 @@ def _lay_formatted(made, name, args, kwargs):
     on_cpu = name in _FORMATTED_ON_CPU or mode != "constant"
     if mode != "circular" and not (on_cpu and args[0]._node.device.type != "cpu"):
         made._apart = lies_inner(made._node.shape)
+
+
+def _is_contiguous_inner(x):
+    """Which a single image is whatever its first stride, that PyTorch's functions go by."""
+    return x._node.device.type == "cpu" and own_form(x).is_contiguous(
+        memory_format=(torch.channels_last, torch.channels_last_3d)[len(x._node.shape) - 4]
+    ) if len(x._node.shape) in (4, 5) else False
+
+
+def _lay_glu(made, name, args, kwargs):
+    if args and type(args[0]) is Deferred and args[0]._apart is not None:
+        halves = (made._node.shape, own_form(args[0]).stride())
+        strides = iterated(made._node.shape, (halves, halves))
+        if strides is not None:
+            made._apart = lies(made._node.shape, strides)
 
 
 def _has_inner(value):
@@ -121,5 +270,5 @@ def _has_inner(value):
 RULES = {
     **dict.fromkeys(_POINTWISE, _lay_pointwise), **dict.fromkeys(_JOINING, _lay_joined),
     **dict.fromkeys(_FORMATTED | _FORMATTED_ON_CPU, _lay_formatted),
-    **dict.fromkeys(_CONVOLUTIONS, _lay_conv),
+    **dict.fromkeys(_CONVOLUTIONS, _lay_conv), "glu": _lay_glu,
 }
