@@ -295,7 +295,8 @@ def _as_own_lies(value, sources):
     that the model's own would have. sources: the stand-ins that it was made of. NOTE: not where it
     carries gradients: each step of a training would be a copy."""
     if (not sources or type(value) is not torch.Tensor or value.layout is not torch.strided
-            or value.requires_grad or value.dim() < 3 or value.is_contiguous()):
+            or value.requires_grad or value.dim() < 3
+            or (value.is_contiguous() and all(source._apart is None for source in sources))):
         return value
     tensors = [source._force() for source in sources]
     if any(torch._C._is_alias_of(value, tensor) for tensor in tensors):

@@ -84,7 +84,8 @@ def _lay_pointwise(made, name, args, kwargs):
                                    else Apart(value._apart, shape, new_like))
                 return
         return
-    operands, is_known = [], True
+    operands: list[tuple] = []
+    is_known = True
     for value in args:
         if type(value) is Deferred:
             apart, own = value._apart, value._node.shape
