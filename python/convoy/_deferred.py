@@ -7,6 +7,7 @@ tensors themselves, and their results are stand-ins again. So a model is taken o
 forward() does, whatever its modules are called. Who sees what is written to one is in _memory.py.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -562,8 +563,14 @@ def _into(target, func, args, kwargs):
         written = as_own(target)
     rest = [written if value is target else plain(value) for value in args]
     lay = tensor.shape, tensor.stride()
-    func(*rest, **{key: written if value is target else plain(value)
-                   for key, value in kwargs.items()})
+    named = {key: written if value is target else plain(value) for key, value in kwargs.items()}
+    try:
+        func(*rest, **named)
+    except RuntimeError:
+        apart = [_apart_from(written, value) for value in rest]
+        if all(map(operator.is_, apart, rest)):
+            raise
+        func(*apart, **named)  # By strides that are not the model's they overlap.
     if written is not tensor:
         tensor.copy_(written)
     node = target._node
@@ -574,6 +581,13 @@ def _into(target, func, args, kwargs):
         target._node = Value(tensor)
     write_through(target)
     return target
+
+
+def _apart_from(tensor, value):
+    """A copy of another view of the same memory; else `value`."""
+    if value is tensor or not isinstance(value, torch.Tensor):
+        return value
+    return value.clone() if torch._C._is_alias_of(tensor, value) else value
 
 
 def _set_attribute(func, target, value):

@@ -25,7 +25,7 @@ from ._memory import (
     own_form,
 )
 
-# Whose results lie in PyTorch as their first tensor of as many numbers does, but without its gaps.
+# What PyTorch computes number by number.
 _POINTWISE = {
     "abs", "add", "addcmul", "bfloat16", "clamp", "clone", "cos", "div", "divide", "double",
     "dropout", "elu", "exp", "flip", "float", "gelu", "half", "hardsigmoid", "hardswish",
@@ -35,16 +35,14 @@ _POINTWISE = {
     "type", "type_as", "where", "__abs__", "__add__", "__mul__", "__neg__", "__pow__",
     "__radd__", "__rmul__", "__rpow__", "__rsub__", "__rtruediv__", "__sub__", "__truediv__",
 }
-
-
 # Of these, those that copy in the order of their tensor, if that is dense; those that make a tensor
 # of a number; and those whose other tensors are repeated.
-_BY_ROWS = {"normalize", "prelu", "rms_norm"}
 _COPIES = {"bfloat16", "clone", "double", "dropout", "flip", "float", "half", "to", "type",
            "type_as"}
 _WRAPS = {"add", "div", "divide", "mul", "multiply", "rsub", "sub", "subtract", "true_divide",
           "where", "__add__", "__mul__", "__radd__", "__rmul__", "__rpow__", "__rsub__",
           "__rtruediv__", "__sub__", "__truediv__"}
+_BY_ROWS = {"normalize", "prelu", "rms_norm"}
 
 
 # Whose results have channels innermost in PyTorch where their tensor has, and else are contiguous;
@@ -236,7 +234,9 @@ def _lay_joined(made, name, args, kwargs):
 def _lay_formatted(made, name, args, kwargs):
     if not args or type(args[0]) is not Deferred or args[0]._apart is None:
         return
-    if not has_inner(args[0]) and not (name == "batch_norm" and _is_contiguous_inner(args[0])):
+    if not has_inner(args[0]) and not (
+            name == "batch_norm" and args[0]._node.device.type == "cpu"
+            and _is_contiguous_inner(args[0])):
         return
     mode = "constant"
     if name == "pad":
@@ -247,10 +247,12 @@ def _lay_formatted(made, name, args, kwargs):
 
 
 def _is_contiguous_inner(x):
-    """Which a single image is whatever its first stride, that PyTorch's functions go by."""
-    return x._node.device.type == "cpu" and own_form(x).is_contiguous(
-        memory_format=(torch.channels_last, torch.channels_last_3d)[len(x._node.shape) - 4]
-    ) if len(x._node.shape) in (4, 5) else False
+    """Channels-last by is_contiguous(), which asks no axis of one, as a single image's first."""
+    rank = len(x._node.shape)
+    if rank not in (4, 5):
+        return False
+    memory_format = (torch.channels_last, torch.channels_last_3d)[rank - 4]
+    return own_form(x).is_contiguous(memory_format=memory_format)
 
 
 def _lay_glu(made, name, args, kwargs):

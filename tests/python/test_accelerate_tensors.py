@@ -84,6 +84,20 @@ class Tensors(Accelerated):
                 for got, want in zip(model(x), expected):
                     self.assertLess(error(got, want), 1e-5)
 
+    def test_writes_to_rows_from_rows_that_overlap(self):
+        """Which of an image with channels innermost follow each other in memory: PyTorch refuses
+        that, and takes it where they do not."""
+        def step(y):
+            y[..., 1:, :].copy_(y[..., :-1, :])
+            return y
+
+        model = convoy.accelerate(Then(step).eval(), probe=False)
+        with torch.no_grad():
+            y = F.conv2d(self.x[:1], model.conv.weight, model.conv.bias, padding=model.conv.padding)
+            torch.testing.assert_close(
+                model(self.x[:1]), torch.cat([y[..., :1, :], y[..., :-1, :]], -2),
+                rtol=1e-4, atol=1e-4)
+
     def test_writes_to_what_is_not_there_yet(self):
         """Views and copies of what waits: frames of a cat, a pad, repetitions, parts with gaps."""
         def written(view, write=lambda v: v.mul_(3)):
