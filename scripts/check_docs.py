@@ -114,14 +114,14 @@ def check_links(path, lines, complain):
 
     for link in LINK.finditer(text):
         check_target(path, line_of(link.start(1)), link[1], complain)
-    used = set()
+    used, folded = set(), fold(text)
     for reference in REFERENCE.finditer(text):
         name = fold(reference[1])
         used.add(name)
         if name not in defined:
             complain(line_of(reference.start(1)), f"reference [{name}] is not defined")
     for name, number in defined.items():
-        if name not in used and f"[{name}]" not in fold(text):
+        if name not in used and f"[{name}]" not in folded:
             complain(number, f"reference [{name}] is used nowhere")
 
 

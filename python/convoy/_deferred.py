@@ -170,9 +170,10 @@ class Deferred(torch.Tensor):
         try:
             tensor[index] = values
         except RuntimeError:
-            if type(value) is not Deferred or not torch._C._is_alias_of(tensor, values):
+            copied = _unaliased(tensor, values)
+            if type(value) is not Deferred or copied is values:
                 raise
-            tensor[index] = values.clone()  # By strides that are not the model's they overlap.
+            tensor[index] = copied  # By strides that are not the model's they overlap.
         write_through(self)
 
 
@@ -567,10 +568,10 @@ def _into(target, func, args, kwargs):
     try:
         func(*rest, **named)
     except RuntimeError:
-        apart = [_apart_from(written, value) for value in rest]
-        if all(map(operator.is_, apart, rest)):
+        copied = [value if value is written else _unaliased(written, value) for value in rest]
+        if all(map(operator.is_, copied, rest)):
             raise
-        func(*apart, **named)  # By strides that are not the model's they overlap.
+        func(*copied, **named)  # By strides that are not the model's they overlap.
     if written is not tensor:
         tensor.copy_(written)
     node = target._node
@@ -583,11 +584,11 @@ def _into(target, func, args, kwargs):
     return target
 
 
-def _apart_from(tensor, value):
-    """A copy of another view of the same memory; else `value`."""
-    if value is tensor or not isinstance(value, torch.Tensor):
-        return value
-    return value.clone() if torch._C._is_alias_of(tensor, value) else value
+def _unaliased(tensor, value):
+    """A copy of what shares the tensor's memory; else `value`."""
+    if isinstance(value, torch.Tensor) and torch._C._is_alias_of(tensor, value):
+        return value.clone()
+    return value
 
 
 def _set_attribute(func, target, value):

@@ -221,14 +221,19 @@ def lies(shape, strides):
     return Apart(None, shape, None, strides)
 
 
+def strides_along(shape, axes):
+    """Of dense memory, from the innermost axis to the outermost."""
+    strides, step = [0] * len(shape), 1
+    for axis in axes:
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
+
+
 @functools.lru_cache(4096)
 def lies_inner(shape):
     """A dense one with channels innermost."""
-    strides, step = [0] * len(shape), 1
-    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return lies(shape, tuple(strides))
+    return lies(shape, strides_along(shape, (1, *range(len(shape) - 1, 1, -1), 0)))
 
 
 def lies_as(tensor):

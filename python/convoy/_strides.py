@@ -11,7 +11,7 @@ import math
 import torch
 
 from ._deferred import Deferred
-from ._layout import suggests_inner
+from ._layout import is_inner, suggests_inner
 from ._memory import (
     Apart,
     has_inner,
@@ -23,6 +23,7 @@ from ._memory import (
     lies_inner,
     new_like,
     own_form,
+    strides_along,
 )
 
 # What PyTorch computes number by number.
@@ -102,9 +103,7 @@ def _lay_pointwise(made, name, args, kwargs):
     elif name in _WRAPS and len(operands) < len(args):
         operands.append(_NUMBER)
     if is_known:
-        strides = iterated(shape, tuple(map(_strides_of, operands)))
-        if strides is not None:
-            made._apart = lies(shape, strides)
+        _lay_iterated(made, tuple(map(_strides_of, operands)))
     else:
         made._apart = Apart(None, shape, lambda contiguous: _as_iterated(contiguous, operands))
 
@@ -124,6 +123,13 @@ def _strides_of(operand):
     return shape, apart.strides
 
 
+def _lay_iterated(made, operands):
+    shape = made._node.shape
+    strides = iterated(shape, operands)
+    if strides is not None:
+        made._apart = lies(shape, strides)
+
+
 def _as_iterated(contiguous, operands):
     strides = iterated(contiguous.shape, tuple(map(_strides_of, operands)))
     return contiguous if strides is None else torch.empty_strided(
@@ -132,11 +138,7 @@ def _as_iterated(contiguous, operands):
 
 @functools.lru_cache(4096)
 def _contiguous(shape):
-    strides, step = [], 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= max(extent, 1)
-    return tuple(reversed(strides))
+    return strides_along(shape, range(len(shape) - 1, -1, -1))
 
 
 @functools.lru_cache(4096)
@@ -184,11 +186,7 @@ def iterated(shape, operands):
                 break
     if order == list(range(rank - 1, -1, -1)):
         return None
-    strides, step = [0] * rank, 1
-    for axis in order:
-        strides[axis] = step
-        step *= shape[axis]
-    return tuple(strides)
+    return strides_along(shape, order)
 
 
 def _lay_conv(made, name, args, kwargs):
@@ -234,9 +232,10 @@ def _lay_joined(made, name, args, kwargs):
 def _lay_formatted(made, name, args, kwargs):
     if not args or type(args[0]) is not Deferred or args[0]._apart is None:
         return
+    # NOTE: batch norms ask is_contiguous(), which looks at no axis of one: a single image's first.
     if not has_inner(args[0]) and not (
             name == "batch_norm" and args[0]._node.device.type == "cpu"
-            and _is_contiguous_inner(args[0])):
+            and args[0].dim() in (4, 5) and is_inner(own_form(args[0]))):
         return
     mode = "constant"
     if name == "pad":
@@ -246,21 +245,10 @@ def _lay_formatted(made, name, args, kwargs):
         made._apart = lies_inner(made._node.shape)
 
 
-def _is_contiguous_inner(x):
-    """Channels-last by is_contiguous(), which asks no axis of one, as a single image's first."""
-    rank = len(x._node.shape)
-    if rank not in (4, 5):
-        return False
-    memory_format = (torch.channels_last, torch.channels_last_3d)[rank - 4]
-    return own_form(x).is_contiguous(memory_format=memory_format)
-
-
 def _lay_glu(made, name, args, kwargs):
     if args and type(args[0]) is Deferred and args[0]._apart is not None:
-        halves = (made._node.shape, own_form(args[0]).stride())
-        strides = iterated(made._node.shape, (halves, halves))
-        if strides is not None:
-            made._apart = lies(made._node.shape, strides)
+        half = made._node.shape, own_form(args[0]).stride()
+        _lay_iterated(made, (half, half))
 
 
 def _has_inner(value):

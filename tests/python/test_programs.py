@@ -343,7 +343,6 @@ class LayoutsTest(unittest.TestCase):
                             expected = expected.contiguous()
                         self.assertEqual(result.stride(), expected.stride())
 
-
     def test_results_of_operands_in_any_order(self):
         r = random.Random(7)
 
