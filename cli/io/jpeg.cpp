@@ -78,8 +78,7 @@ bool read_jpeg_header(JpegDecoder& d) {
 }
 
 /// Rows as they come, each sample over 255.
-bool read_jpeg_pixels(JpegDecoder& d, float* values) {
-  if (setjmp(d.failed)) return false;
+void decode_jpeg_rows(JpegDecoder& d, float* values) {
   jpeg_start_decompress(&d.jpeg);
   while (d.jpeg.output_scanline < d.jpeg.output_height) {
     JSAMPROW row = d.row.data();
@@ -88,6 +87,12 @@ bool read_jpeg_pixels(JpegDecoder& d, float* values) {
                             [](unsigned char sample) { return float(sample) / 255.0f; });
   }
   jpeg_finish_decompress(&d.jpeg);
+}
+
+// NOTE: what changes does so in another function: a longjmp may lose changes of setjmp's own.
+bool read_jpeg_pixels(JpegDecoder& d, float* values) {
+  if (setjmp(d.failed)) return false;
+  decode_jpeg_rows(d, values);
   return true;
 }
 
