@@ -239,6 +239,27 @@ TEST_F(Mma, EpiloguesOfEveryTile) {
   }
 }
 
+/// Filters that are no multiple of 8: rows of the output begin at any word, or at any element.
+TEST_F(Mma, RowsThatBeginAnywhere) {
+  ConvCase test = with_kernel(shape_2d(1, 9, 13, 32, 90, 3, 1), "");
+  test.bias = test.residual = test.residual_in_place = true;
+  test.epilogue.activation = Activation::silu;
+  expect_right_everywhere(test, "bf16");
+  test.problem = problem_of(shape_2d(1, 9, 13, 32, 87, 3, 1));
+  test.epilogue.order = ResidualOrder::before_activation;
+  expect_right_everywhere(test, "bf16");
+  test.residual = test.residual_in_place = false;
+  test.epilogue.activation = Activation::relu;
+  expect_right_everywhere(test, "bf16");
+  // Even rows, whose groups begin at odd elements.
+  ConvGeometry groups = shape_2d(1, 9, 13, 32, 86, 3, 1);
+  groups.groups = 2;
+  test.problem = problem_of(groups);
+  test.residual = true;
+  test.options.dtype = DType::fp16;
+  expect_right_everywhere(test, "fp16");
+}
+
 TEST_F(Mma, SplitsOfALongReduction) {
   // Few tiles of many steps: the model splits them. With an epilogue behind the sum.
   ConvCase test = with_kernel(shape_2d(1, 6, 7, 512, 40, 3, 1), "");

@@ -78,6 +78,70 @@ struct PairStore {
     }
   }
 
+  /// A pair of 16 pixels x the warp's filters where rows of the output can begin anywhere:
+  /// neighbouring lanes have neighbouring pairs.
+  struct RaggedPair {
+    std::uint32_t* place;  ///< In shared memory.
+    std::int64_t element;  ///< Of the output,
+    int count;             ///< and how many of the pair are in it: 0 to 2.
+  };
+  __device__ __forceinline__ RaggedPair ragged_pair(int first_pixel, int number) const {
+    constexpr int kPairs = 4 * kTiles;  // Of a row.
+    const int row = (number * 32 + lane) / kPairs, column = (number * 32 + lane) % kPairs;
+    const int pixel = first_pixel + row;
+    const std::int64_t filter = part.filter + column * 2, left = part.filter_end - filter;
+    const bool exists = pixel < part.pixel_end && left > 0;
+    return {
+        .place = reinterpret_cast<std::uint32_t*>(cell(row, column / 4)) + column % 4,
+        .element = exists ? output_number(p, pixel, part.phase) * p.output.channels + filter : 0,
+        .count = exists ? (left > 1 ? 2 : 1) : 0};
+  }
+  /// Whether all rows, of every group, begin at an even element.
+  __device__ __forceinline__ bool has_even_rows() const {
+    return p.filters % 2 == 0;
+  }
+
+  /// The residual of such rows to the pairs' places, some loads under way at a time.
+  __device__ __forceinline__ void load_ragged(int first_pixel) const {
+    const auto* const residual = static_cast<const unsigned short*>(p.output.residual);
+    const bool even = has_even_rows();
+    constexpr int kAtOnce = kTiles % 4 == 0 ? 8 : 4;
+#pragma unroll 1
+    for (int first = 0; first < 2 * kTiles; first += kAtOnce) {
+      std::uint32_t pairs[kAtOnce] = {};
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const RaggedPair at = ragged_pair(first_pixel, first + i);
+        const unsigned short* const from = residual + at.element;
+        if (even) {
+          if (at.count > 0) pairs[i] = *reinterpret_cast<const std::uint32_t*>(from);
+        } else {
+          if (at.count > 0) pairs[i] = from[0];
+          if (at.count > 1) pairs[i] |= std::uint32_t{from[1]} << 16;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) *ragged_pair(first_pixel, first + i).place = pairs[i];
+    }
+  }
+  /// What lies at the pairs' places to such rows.
+  __device__ __forceinline__ void store_ragged(int first_pixel) const {
+    auto* const output = static_cast<unsigned short*>(p.output.data);
+    const bool even = has_even_rows();
+#pragma unroll 4
+    for (int i = 0; i < 2 * kTiles; ++i) {
+      const RaggedPair at = ragged_pair(first_pixel, i);
+      const std::uint32_t pair = *at.place;
+      unsigned short* const to = output + at.element;
+      if (even) {
+        if (at.count > 0) *reinterpret_cast<std::uint32_t*>(to) = pair;
+      } else {
+        if (at.count > 0) to[0] = static_cast<unsigned short>(pair);
+        if (at.count > 1) to[1] = static_cast<unsigned short>(pair >> 16);
+      }
+    }
+  }
+
   /// Of this lane's pairs. NOTE: x + −0 is x, also where x is −0.
   __device__ __forceinline__ void load_biases(float2 (&biases)[kTiles]) const {
     const EpilogueParams& e = p.output.epilogue;
@@ -211,10 +275,14 @@ struct PairStore {
     for (int fragment = 0; fragment < kFragments; ++fragment) {
       const int first_pixel = part.pixel + fragment * 16;
       if (e.has_residual) {
-        for_cells(first_pixel, [&](int row, int column, std::int64_t element) {
-          *cell(row, column) = element < 0 ? make_uint4(0, 0, 0, 0)
-                                           : *reinterpret_cast<const uint4*>(residual + element);
-        });
+        if (p.output.vectors) {
+          for_cells(first_pixel, [&](int row, int column, std::int64_t element) {
+            *cell(row, column) = element < 0 ? make_uint4(0, 0, 0, 0)
+                                             : *reinterpret_cast<const uint4*>(residual + element);
+          });
+        } else {
+          load_ragged(first_pixel);
+        }
         __syncwarp();
       }
       float v[kTiles][4] = {};
@@ -233,9 +301,13 @@ struct PairStore {
         *pair(lane / 4 + 8, tile) = pack2<Out>(v[tile][2], v[tile][3]);
       }
       __syncwarp();
-      for_cells(first_pixel, [&](int row, int column, std::int64_t element) {
-        if (element >= 0) *reinterpret_cast<uint4*>(output + element) = *cell(row, column);
-      });
+      if (p.output.vectors) {
+        for_cells(first_pixel, [&](int row, int column, std::int64_t element) {
+          if (element >= 0) *reinterpret_cast<uint4*>(output + element) = *cell(row, column);
+        });
+      } else {
+        store_ragged(first_pixel);
+      }
       __syncwarp();
     }
   }
@@ -284,7 +356,7 @@ __device__ __forceinline__ void store_tile(const Params& p, const Tile& tile,
     using Out = std::conditional_t<kConfig.in == DType::bf16, __nv_bfloat16, __half>;
     const PairStore<Out, kFragments, kTiles> pairs{p, part, own};
     if constexpr (kEpilogues == Epilogues::linear) return pairs.store_linear(sums);
-    if (is_usual(p.output, kConfig.in)) {
+    if (is_usual(p, kConfig.in)) {
       if (kEpilogues == Epilogues::all && is_linear(p)) return pairs.store_linear(sums);
       return pairs.store(sums);
     }

@@ -251,7 +251,7 @@ void launch(const Tiling& tiling, const RunPointers& pointers, DType output_dtyp
                 .epilogue = {}};
   }
   const bool linear =
-      tiling.kernel(Epilogues::linear) != nullptr && is_usual(p.output, config.in) && is_linear(p);
+      tiling.kernel(Epilogues::linear) != nullptr && is_usual(p, config.in) && is_linear(p);
   const unsigned blocks = linear ? tiling.linear_blocks : tiling.blocks;
   void* arguments[] = {&p};
   launch_kernel(tiling.kernel(linear ? Epilogues::linear : Epilogues::all),

@@ -39,7 +39,17 @@ bool has_rival(const PlanRequest& request) {
 bool is_linear(const Tiling& tiling, const PlanRequest& request) {
   return tiling.kernel(Epilogues::linear) != nullptr && !request.epilogue.residual &&
          request.output_dtype == request.dtype && tiling.params.phases.divisor == 1 &&
-         mma::is_linear(request.epilogue.activation);
+         request.geometry.group_filters() % 8 == 0 && mma::is_linear(request.epilogue.activation);
+}
+
+// What groups of few channels take longer: a copy brings 16 to 48 bytes of the 128 that a cache
+// line has, and the same line comes again with the next group. By 1,370 times of an H200
+// (docs/lab/2026-11-29-choice.md).
+double narrow_groups(const PlanRequest& request) {
+  const ConvGeometry& g = request.geometry;
+  const std::int64_t bytes = g.group_channels() * static_cast<std::int64_t>(size_of(request.dtype));
+  if (g.groups == 1 || bytes > 48) return 1.0;
+  return bytes <= 32 ? 1.5 : 1.2;
 }
 
 bool is_curved(Activation activation) {
@@ -125,7 +135,7 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
                1 / k.overlap_power);
   // Operands in parts have none but where TF32 would do.
   const bool rivalled = has_rival(request) && (!config.split || request.allow_tf32);
-  return us * (rivalled ? kBehindRivals : 1.0);
+  return us * narrow_groups(request) * (rivalled ? kBehindRivals : 1.0);
 }
 
 Tiling fastest_tiling(const Instance& instance, const PlanRequest& request) {

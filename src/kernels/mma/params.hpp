@@ -62,10 +62,16 @@ struct Params {
   std::int64_t split_pitch;  ///< Bytes from a split's sums to the next split's.
 };
 
+/// Filters from which on rows that begin anywhere are stored by pairs (PairStore::store_ragged).
+/// NOTE: of fewer most lanes would have none: 1 to 40 filters take 1 to 15 % longer by it, from 100
+/// on they take a sixth to a third less (docs/lab/2026-11-29-choice.md).
+inline constexpr int kLeastRagged = 40;
+
 /// Whether the epilogue, of inputs of `dtype`, has a path of its own (PairStore, epilogue.cuh).
-__host__ __device__ inline bool is_usual(const ConvOutput& output, DType dtype) {
-  const EpilogueParams& e = output.epilogue;
-  return dtype != DType::fp32 && output.dtype == dtype && output.vectors && !e.round_each_step &&
+__host__ __device__ inline bool is_usual(const Params& p, DType dtype) {
+  const EpilogueParams& e = p.output.epilogue;
+  return dtype != DType::fp32 && p.output.dtype == dtype &&
+         (p.output.vectors || p.filters >= kLeastRagged) && !e.round_each_step &&
          e.activation != Activation::tanh;
 }
 
@@ -76,7 +82,7 @@ __host__ __device__ inline bool is_linear(Activation activation) {
 /// Of the usual epilogues, whether it is linear.
 __host__ __device__ inline bool is_linear(const Params& p) {
   const EpilogueParams& e = p.output.epilogue;
-  return !e.has_residual && p.phases.divisor == 1 && is_linear(e.activation);
+  return p.output.vectors && !e.has_residual && p.phases.divisor == 1 && is_linear(e.activation);
 }
 
 }  // namespace convoy::mma
