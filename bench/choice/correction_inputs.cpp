@@ -7,19 +7,17 @@
 //     --memory-gbs       of the GPU that the times are of, GB/s (4814, an H200; an H100 has 3352)
 //     --multiprocessors  of it (132)
 //     --corrected        modelled times in the files are corrected by this build's network (without
-//                        `--uncorrected`); kernels outside sm90_fprop are left out
+//                        `--uncorrected`)
 //     --taught-gbs       instead of measured times, those that the network of this build gives for
 //                        a GPU of such memory, times what the mean below is over the first file's
 //                        time: what a network must not forget that is trained on another GPU
-//     --shapes           with --taught-gbs: the files are shape files, of bf16; every tile on every
-//                        layer
+//     --shapes           with --taught-gbs: the files are shape files, of bf16; every kernel on
+//                        every layer
 //
 // A kernel's time is its mean over the files; what one of them lacks is left out. So a file of code
 // that comes cold and one of warm code (--twice) make times that stand between.
 //
-// CSV columns: problem, dtype, epilogue, kernel, splits, us, model_us (not corrected), x0 ... The
-// model times of kernels outside sm90_fprop are those in the files, which `--uncorrected` wrote; so
-// --taught-gbs leaves those kernels out.
+// CSV columns: problem, dtype, epilogue, kernel, splits, us, model_us (not corrected), x0 ...
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -28,8 +26,10 @@
 #include <optional>
 
 #include "command_line.hpp"
+#include "convoy/info.hpp"
 #include "core/rewriting.hpp"
 #include "core/text.hpp"
+#include "dispatch/backends.hpp"
 #include "kernels/mma/model.hpp"
 #include "kernels/sm90/model.hpp"
 #include "measured_times.hpp"
@@ -58,6 +58,7 @@ class Writer {
     for (const mma::Instance& instance : mma::instances()) {
       mma_instances_[mma::name_of(instance)] = &instance;
     }
+    for (const auto& candidate : registry()) candidates_[candidate->name()] = candidate.get();
   }
 
   void write() const {
@@ -98,21 +99,72 @@ class Writer {
         for (const auto& [name, instance] : instances_) {
           // What shows only once the tiling is known, as in judge().
           try {
-            write_taught(layer, name, *instance);
+            write_taught_tile(layer, name, *instance);
           } catch (const Error& error) {
             if (error.status() != Status::unsupported) throw;
           }
         }
+        for (const auto& [name, candidate] : candidates_) write_taught(layer, name, *candidate);
       }
     }
   }
 
+  // A kernel outside sm90_fprop, as dispatch judges it.
   void write_taught(const cli::ShapeCase& layer, const std::string& name,
-                    const sm90::Instance& instance) const {
+                    const KernelCandidate& candidate) const {
+    const ConvGeometry g = geometry_of(layer.problem);
+    const EpilogueKind kind = layer.epilogue.value_or(EpilogueKind{});
+    cli::MeasuredTime row = {.problem = to_string(layer.problem),
+                             .dtype = "bf16",
+                             .epilogue = to_string(kind),
+                             .kernel = name,
+                             .splits = 0};
+    ModelledTime time;
+    const std::optional<CorrectedKernel> family = family_of(row, time);
+    if (!family || g.groups != 1 || g.upsample != 1 || !rewritings(g).empty()) return;
+    const PlanRequest request = request_of(g, kind, DType::bf16, options_.taught_gbs);
+    if (const auto tile = mma_instances_.find(name); tile != mma_instances_.end()) {
+      if (!mma::refusal(*tile->second, g, true).empty()) return;
+      row.splits = mma::fastest_tiling(*tile->second, request).splits;
+      time.splits = row.splits;
+    }
+    const std::optional<double> us = judged_us(candidate, request, true);
+    if (!us) return;
+    time.us = judged_us(candidate, request, false).value();
+    write_line(row, *us, time.us, correction_inputs(*family, time, g, kind, DType::bf16));
+  }
+
+  static PlanRequest request_of(const ConvGeometry& g, const EpilogueKind& kind, DType dtype,
+                                double memory_gbs) {
+    PlanRequest request;
+    request.geometry = g;
+    request.dtype = request.output_dtype = dtype;
+    request.epilogue = kind;
+    request.packed_filter = true;
+    request.allow_tf32 = dtype == DType::fp32;
+    request.device = known_gpu("h200");
+    request.device.memory_gbs = memory_gbs;
+    return request;
+  }
+
+  // Nothing where it refuses.
+  static std::optional<double> judged_us(const KernelCandidate& candidate,
+                                         const PlanRequest& request, bool corrected) {
+    correct_times(corrected);
+    const Judgement judgement = candidate.judge(request);
+    correct_times(true);
+    if (!judgement.refusal.empty()) return std::nullopt;
+    return judgement.estimated_us;
+  }
+
+  void write_taught_tile(const cli::ShapeCase& layer, const std::string& name,
+                         const sm90::Instance& instance) const {
     const ConvGeometry g = geometry_of(layer.problem);
     const EpilogueKind kind = layer.epilogue.value_or(EpilogueKind{});
     const sm90::Config& config = instance.config;
-    if (config.in != DType::bf16 || config.out != config.in || g.groups != 1) return;
+    if (config.in != DType::bf16 || config.out != config.in || g.groups != 1 || g.upsample != 1) {
+      return;
+    }
     for (int splits = 1; splits <= (config.splits_k() ? sm90::kMostSplits : 1); ++splits) {
       const ModelledTime time = tile_time(instance, g, splits, kind, options_.taught_gbs);
       write_line({.problem = to_string(layer.problem),
@@ -146,11 +198,13 @@ class Writer {
     ModelledTime time;
     if (const auto found = instances_.find(row.kernel); found != instances_.end()) {
       const sm90::Config& config = found->second->config;
-      if (config.is_blockwise() || config.out != config.in || given.groups != 1) return;
+      if (config.is_blockwise() || config.out != config.in || !knows_problem(given, dtype)) return;
       // The form that dispatch ran is the one whose time the file has.
       double nearest = std::numeric_limits<double>::max();
+      int able = 0;
       for (const Rewriting& each : forms) {
         if (!sm90::refusal(*found->second, each.geometry, true).empty()) continue;
+        ++able;
         const ModelledTime modelled =
             tile_time(*found->second, each.geometry, row.splits, kind, options_.memory_gbs);
         const double us_of_file = options_.corrected
@@ -162,21 +216,32 @@ class Writer {
         form = each;
         time = modelled;
       }
-      if (nearest > (as_given ? 1.0 : 0.01) * row.modelled_us) return;
+      // NOTE: times in a file may be those of another build's network.
+      if (able == 0 || (able > 1 && nearest > 0.01 * row.modelled_us)) return;
       if (options_.taught_gbs > 0) {
         time = tile_time(*found->second, form.geometry, row.splits, kind, options_.taught_gbs);
         us = corrected_us(family, time, form.geometry, kind, dtype) * rewriting_doubt(form) *
              row.us / first_us;
       }
     } else {
-      // Their modelled times are those of the file, which the network must not have corrected.
-      if (options_.taught_gbs > 0 || options_.corrected) return;
       const std::optional<CorrectedKernel> other = family_of(row, time);
       // NOTE: which of several forms such a kernel ran is not told by the file.
-      if (!other || forms.size() > 1) return;
+      if (!other || options_.taught_gbs > 0 || forms.size() > 1 || !knows_problem(given, dtype)) {
+        return;
+      }
       family = *other;
       form = forms[0];
-      time.us = row.modelled_us;
+      const PlanRequest request = request_of(given, kind, dtype, options_.memory_gbs);
+      if (const auto tile = mma_instances_.find(row.kernel); tile != mma_instances_.end()) {
+        time.us = mma::estimate_us(
+            mma::plan_tiling(*tile->second, given, true, std::max(row.splits, 1)), request);
+      } else {
+        const auto candidate = candidates_.find(row.kernel);
+        if (candidate == candidates_.end()) return;
+        const std::optional<double> modelled = judged_us(*candidate->second, request, false);
+        if (!modelled) return;
+        time.us = *modelled;
+      }
     }
     write_line(row, us, time.us * rewriting_doubt(form),
                correction_inputs(family, time, form.geometry, kind, dtype));
@@ -233,6 +298,7 @@ class Writer {
   Options options_;
   std::map<std::string, const sm90::Instance*> instances_;
   std::map<std::string, const mma::Instance*> mma_instances_;
+  std::map<std::string, const KernelCandidate*> candidates_;
 };
 
 }  // namespace

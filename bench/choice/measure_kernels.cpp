@@ -152,6 +152,8 @@ class Measurer {
       if (!instance.config.splits_k()) continue;
       splitting_[sm90::name_of(instance)] = [this, &instance](const PlanRequest& request,
                                                               std::vector<Entry>& entries) {
+        // NOTE: of other forms of the problem (core/rewriting.hpp) dispatch chooses the split.
+        if (!sm90::refusal(instance, request.geometry, request.packed_filter).empty()) return;
         for (int n = 1; n <= sm90::kMostSplits; ++n) {
           entries.push_back(split_entry(request, instance, n));
         }

@@ -4,35 +4,27 @@
 
     bench/shapes/wild.py --seeds 0:1000 --layers 16 > layers.txt
     bench/shapes/random_layers.py --seeds 0:7000 >> layers.txt
-    build/gpu/bin/convoy_measure_kernels --uncorrected --csv cold.csv --runs 7 --reach 1.5 \\
-        --sample 0.03 layers.txt    # on a GPU: once an H100, once an H200, both with --twice again
-    build/gpu/bin/convoy_correction_inputs --memory-gbs 3352 cold.csv warm.csv > h100.csv
-    bench/choice/train_correction.py h100.csv h200.csv \\
+    build/gpu/bin/convoy_measure_kernels --csv h200.csv --runs 7 --reach 1.25 --sample 0.02 \\
+        layers.txt                  # on an H200: five minutes
+    build/gpu/bin/convoy_correction_inputs --corrected h200.csv > inputs.csv
+    shuf -n 3000 layers.txt > some.txt
+    build/gpu/bin/convoy_correction_inputs --shapes --taught-gbs 3352 some.txt > h100.csv
+    bench/choice/train_correction.py inputs.csv --taught h100.csv \\
+        --start src/kernels/common/time_correction_half.inc \\
         --write src/kernels/common/time_correction_half.inc
 
 That is the network of 16-bit elements. The one of TF32 is trained on times of layers without types,
 measured with --dtype fp32: --name kTf32, written to time_correction_tf32.inc.
 
-Where a GPU is not to be had, --taught-gbs of convoy_correction_inputs stands in for its times.
-
-New tiles beside others that a network knows (before/ is the build that it comes with):
-
-    before/convoy_correction_inputs --corrected --taught-gbs 4814 times.csv > known.csv
-    before/convoy_correction_inputs --shapes --taught-gbs 4814 layers.txt > h200.csv
-    before/convoy_correction_inputs --shapes --taught-gbs 3352 layers.txt > h100.csv
-    convoy_correction_inputs --corrected times.csv > new.csv
-    bench/choice/train_correction.py new.csv --known known.csv --taught h200.csv h100.csv \\
-        --start src/kernels/common/time_correction_tiles.inc --name kHopperTiles --write ...
-
---start: weights to train on from. --known: what they say of the measured rows; a layer's times are
-brought to their level, where other kernels' times are. --taught: what they say of any layers, which
-must not be forgotten.
+--start: weights to train on from. --taught: what the networks of the build say of any layers, which
+must not be forgotten: here of an H100, for want of times of one.
 
 A layer is trained on or kept for judging as a whole: --judge says which share is kept, --folds N
 trains N times and judges each layer once. Printed is the regret of choices: the time of the kernel
 that the corrected times choose over that of the fastest measured one. Minimised is the error of
-the logarithm of each time. A row counts the more, the nearer its kernel is to the fastest of the
-layer, or seems to be.
+the logarithm of each time, where a row counts the more, the nearer its kernel is to the fastest of
+the layer, or seems to be; and the regret to be expected where kernels are chosen by chance, the
+one that seems faster more often. Unlike the fastest of noisy times, that mean is right.
 """
 
 import argparse
@@ -46,7 +38,11 @@ import torch
 HIDDEN = 96
 REACH = 0.15  # A kernel that is, or seems, so much slower than the fastest counts 1/e.
 LIMIT = 0.5   # Of the logarithm of a correction, as in time_correction.cpp.
-TAUGHT = 0.4  # What rows of --taught count, beside measured ones.
+TAUGHT = 0.4  # What --taught counts, beside what was measured.
+CHOICE = 4    # What the expected regret counts, beside the error of logarithms.
+CHANCE = 0.03  # A kernel that seems so much slower than another is chosen 1/e times as often.
+WORST = 0.6   # A larger regret counts as this one.
+LAYERS = 160  # Of a step.
 
 
 class Correction(torch.nn.Module):
@@ -103,22 +99,35 @@ class Rows:
         self.target = torch.log(self.us / self.model)
         none = torch.full((len(layers),), 1e9, device=device)
         self.best = none.scatter_reduce(0, self.layer, self.us, "amin")
+        self.by_layer = torch.argsort(self.layer)
+        self.count = torch.bincount(self.layer)
+        self.first = torch.cumsum(self.count, 0) - self.count
 
-    def level(self, path):
-        """Bring each layer to the level of the times in `path`: by its known fast kernels."""
-        with open(path, newline="") as file:
-            known = {tuple(row[:5]): float(row[5]) for row in list(csv.reader(file))[1:]}
-        offsets = {}
-        for name, at, us in zip(self.rows, self.layer.tolist(), self.us.tolist()):
-            if name in known and us < 1.12 * float(self.best[at]):
-                offsets.setdefault(at, []).append(math.log(us / known[name]))
-        means = {at: sum(values) / len(values) for at, values in offsets.items()}
-        usual = sum(means.values()) / len(means)
-        off = torch.tensor([means.get(at, usual) for at in range(len(self.names))])
-        off = off.to(self.us.device)
-        self.target -= off[self.layer]
-        self.us *= torch.exp(-off)[self.layer]
-        self.best *= torch.exp(-off)
+    def of(self, layers):
+        """The rows of `layers`, and the place among those of each one's layer."""
+        rows = torch.cat([self.by_layer[self.first[i]:self.first[i] + self.count[i]]
+                          for i in layers.tolist()])
+        places = torch.arange(len(layers), device=rows.device)
+        return rows, places.repeat_interleave(self.count[layers])
+
+    def cost(self, network, x, layers):
+        """What is minimised, of `layers`; x: the inputs as the network takes them."""
+        rows, place = self.of(layers)
+        corrections = network(x[rows])
+        # A slow kernel that seems fast would be chosen.
+        seems = torch.minimum(self.us[rows],
+                              self.model[rows] * torch.exp(corrections.detach()))
+        best = self.best[self.layer[rows]]
+        weight = torch.exp(-(seems / best - 1).clamp(min=0) / REACH)
+        target = self.target[rows].clamp(-0.99 * LIMIT, 0.99 * LIMIT)
+        error = (weight * (corrections - target).abs()).sum() / weight.sum()
+        likely = -(torch.log(self.model[rows]) + corrections) / CHANCE
+        most = torch.full((len(layers),), -1e9, device=x.device)
+        most = most.scatter_reduce(0, place, likely.detach(), "amax")
+        chance = torch.exp(likely - most[place])
+        whole = torch.zeros(len(layers), device=x.device).index_add(0, place, chance)
+        regret = chance / whole[place] * (self.us[rows] / best - 1).clamp(max=WORST)
+        return error + CHOICE * regret.sum() / len(layers)
 
     def regrets(self, corrections, rows):
         """Of each layer among `rows`."""
@@ -130,9 +139,9 @@ class Rows:
         return {at: us / best[at] for at, (_, us) in chosen.items()}
 
 
-def train(rows, chosen, epochs, start=None, taught=None, seed=0):
+def train(rows, layers, epochs, start=None, taught=None, seed=0):
     torch.manual_seed(seed)
-    mean, scale = rows.x[chosen].mean(0), rows.x[chosen].std(0) + 1e-3
+    mean, scale = rows.x.mean(0), rows.x.std(0) + 1e-3
     x = (rows.x - mean) / scale
     network = Correction(x.shape[1])
     if start:
@@ -141,25 +150,18 @@ def train(rows, chosen, epochs, start=None, taught=None, seed=0):
             network.first.bias += network.first.weight @ mean.cpu()
             network.first.weight *= scale.cpu()
     network = network.to(x.device)
-    rate, decay = (3e-3, 0.003) if start else (4e-3, 0.01)
+    rate, decay = (2e-3, 0.003) if start else (4e-3, 0.01)
     optimiser = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=decay)
     if taught:
         taught_x = (taught.x - mean) / scale
-        taught_weight = torch.exp(-(taught.us / taught.best[taught.layer] - 1) / REACH)
     for epoch in range(epochs):
         for group in optimiser.param_groups:
             group["lr"] = rate * (1 + math.cos(math.pi * epoch / epochs)) / 2 + 1e-5
-        for batch in chosen[torch.randperm(len(chosen)).to(x.device)].split(1024):
-            corrections = network(x[batch])
-            # A slow kernel that seems fast would be chosen.
-            seems = torch.minimum(rows.us[batch],
-                                  rows.model[batch] * torch.exp(corrections.detach()))
-            weight = torch.exp(-(seems / rows.best[rows.layer[batch]] - 1).clamp(min=0) / REACH)
-            loss = (weight * (corrections - rows.target[batch]).abs()).sum() / weight.sum()
+        for batch in layers[torch.randperm(len(layers)).to(x.device)].split(LAYERS):
+            loss = rows.cost(network, x, batch)
             if taught:
-                some = torch.randint(len(taught_x), (2048,), device=x.device)
-                off = (network(taught_x[some]) - taught.target[some].clamp(-0.495, 0.495)).abs()
-                loss += TAUGHT * (taught_weight[some] * off).sum() / taught_weight[some].sum()
+                some = torch.randint(len(taught.names), (LAYERS // 10,), device=x.device)
+                loss += TAUGHT * taught.cost(network, taught_x, some)
             optimiser.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -205,19 +207,16 @@ def main():
     parser.add_argument("inputs", nargs="+")
     parser.add_argument("--write", help="the weights, trained on all that is not kept")
     parser.add_argument(
-        "--name", default="kHalfPrecision", help="of the network, or kHopperTiles, kTf32"
+        "--name", default="kHalfPrecision", help="of the network, or kTf32"
     )
     parser.add_argument("--start", help="weights to train on from")
-    parser.add_argument("--known", help="times that they give for the measured rows")
     parser.add_argument("--taught", nargs="*", help="times that they give for other layers")
     parser.add_argument("--judge", type=float, default=0.05)
     parser.add_argument("--folds", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=160)
+    parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     rows = Rows(options.inputs, options.device)
-    if options.known:
-        rows.level(options.known)
     taught = Rows(options.taught, options.device) if options.taught else None
     everything = torch.arange(len(rows.us), device=options.device)
     print(f"{len(rows.us)} times of {len(rows.names)} layers")
@@ -226,11 +225,13 @@ def main():
     # The same layer on two GPUs is one.
     draw = {}
     order = [draw.setdefault(name[1:], random.random()) for name in rows.names]
-    place = torch.tensor(order, device=options.device)[rows.layer]
+    order = torch.tensor(order, device=options.device)
+    place = order[rows.layer]
     judged = {}
     for fold in range(options.folds):
         kept = (place >= fold / options.folds) & (place < (fold + 1) / options.folds)
-        network = train(rows, everything[~kept], options.epochs, options.start, taught)
+        others = (order < fold / options.folds) | (order >= (fold + 1) / options.folds)
+        network = train(rows, others.nonzero()[:, 0], options.epochs, options.start, taught)
         with torch.no_grad():
             fold_regrets = rows.regrets(network(rows.x[kept]), everything[kept])
         report(f"fold {fold}", fold_regrets)
@@ -239,7 +240,8 @@ def main():
         report("all folds", judged)
     if options.write:
         kept = place < options.judge
-        network = train(rows, everything[~kept], options.epochs, options.start, taught)
+        layers = (order >= options.judge).nonzero()[:, 0]
+        network = train(rows, layers, options.epochs, options.start, taught)
         with torch.no_grad():
             report("trained on", rows.regrets(network(rows.x[~kept]), everything[~kept]))
             if kept.any():

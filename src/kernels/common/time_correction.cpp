@@ -23,7 +23,6 @@ struct Network {
 // Made by bench/choice/train_correction.py.
 #include "kernels/common/time_correction_half.inc"
 #include "kernels/common/time_correction_tf32.inc"
-#include "kernels/common/time_correction_tiles.inc"
 
 bool times_are_corrected = true;
 
@@ -108,15 +107,15 @@ std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
   add_logarithm(static_cast<double>(std::max(g.dilation[1], g.dilation[2])));
   add_logarithm(static_cast<double>(g.activation_elements()));
   add_logarithm(static_cast<double>(g.filter_elements()));
+  add(g.upsample > 1);
+  add(std::log2(static_cast<double>(g.groups)));
   return x;
 }
 
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const ConvGeometry& geometry,
                     const EpilogueKind& epilogue, DType dtype) {
   if (!times_are_corrected) return time.us;
-  const Network& network = dtype == DType::fp32               ? kTf32
-                           : kernel == CorrectedKernel::fprop ? kHopperTiles
-                                                              : kHalfPrecision;
+  const Network& network = dtype == DType::fp32 ? kTf32 : kHalfPrecision;
   auto first = layer(network.first, network.first_bias,
                      correction_inputs(kernel, time, geometry, epilogue, dtype));
   activate(first);
@@ -126,12 +125,16 @@ double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const Conv
   return time.us * std::exp(0.5 * std::tanh(static_cast<double>(sum)));
 }
 
+bool knows_problem(const ConvGeometry& geometry, DType dtype) {
+  return dtype != DType::fp32 || (geometry.groups == 1 && geometry.upsample == 1);
+}
+
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const PlanRequest& request) {
   const ConvGeometry& g = request.geometry;
   const bool is_known = request.device.compute_capability == 90 &&
                         request.output_dtype == request.dtype &&
-                        (request.dtype != DType::fp32 || request.allow_tf32) && g.groups == 1 &&
-                        g.upsample == 1 && !request.prologue.any();
+                        (request.dtype != DType::fp32 || request.allow_tf32) &&
+                        knows_problem(g, request.dtype) && !request.prologue.any();
   return is_known ? corrected_us(kernel, time, g, request.epilogue, request.dtype) : time.us;
 }
 

@@ -50,21 +50,24 @@ struct ModelledTime {
 };
 
 /// Inputs of a network: logarithms, shares and flags. `dtype`: of input and output.
-inline constexpr int kCorrectionInputs = 50;
+inline constexpr int kCorrectionInputs = 52;
 std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
                                                        const ModelledTime& time,
                                                        const ConvGeometry& geometry,
                                                        const EpilogueKind& epilogue, DType dtype);
 
-/// The model's time, corrected: between 0.6 and 1.65 times as long. There are three networks: of
-/// 16-bit elements Hopper's tiles (fprop) and the other kernels, and of fp32 that is multiplied as
-/// TF32.
+/// The model's time, corrected: between 0.6 and 1.65 times as long. There are two networks: of
+/// 16-bit elements, and of fp32 that is multiplied as TF32.
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const ConvGeometry& geometry,
                     const EpilogueKind& epilogue, DType dtype);
 
+/// Whether a network was trained on such problems: 16-bit elements, or fp32 without groups and
+/// upsampling.
+bool knows_problem(const ConvGeometry& geometry, DType dtype);
+
 /// The same where a network was trained on such requests, else the model's time as it is: on GPUs
-/// of compute capability 9.0, outputs of the input's type, fp32 where TF32 is allowed; no groups,
-/// upsampling or norm. Not for kernels whose fp32 operands come in parts.
+/// of compute capability 9.0, outputs of the input's type, fp32 where TF32 is allowed; no norm. Not
+/// for kernels whose fp32 operands come in parts.
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const PlanRequest& request);
 
 /// Whether times are corrected at all, which they are from the start: the network is trained on

@@ -242,9 +242,10 @@ class PaddedCandidate final : public KernelCandidate {
     const PlanRequest padded = request_of_copy(request);
     const InnerKernel inner = inner_.choose(padded);
     if (inner.kernel == nullptr) return inner.reason;
-    // The copy is read as well as written: 3 TB/s on the devices of today.
-    constexpr double kBytesPerUs = 3e6;
-    constexpr double kLaunchUs = 3.0;
+    // The copy is read as well as written, and most of what follows it begins meanwhile: by 510
+    // layers on an H200 (docs/lab/2026-11-29-choice.md).
+    constexpr double kBytesPerUs = 4e6;
+    constexpr double kLaunchUs = 0.9;
     const auto copied = [&](const ConvGeometry& g) {
       const std::int64_t rows = g.batch * (g.in[0] + g.cached_frames) * g.in[1];
       const std::int64_t filter = request.packed_filter ? 0 : g.filter_elements();

@@ -250,8 +250,8 @@ double estimate_us(const ConvGeometry& geometry, const Tiling& tiling, int multi
   // NOTE: trained on whole operands, outputs of the same type, without norms.
   const Config& config = tiling.config;
   const bool is_known = !config.is_blockwise() && config.out == config.in &&
-                        tiling.params.norm == PrologueNorm::none && geometry.groups == 1 &&
-                        geometry.upsample == 1;
+                        tiling.params.norm == PrologueNorm::none &&
+                        knows_problem(geometry, config.in);
   return is_known ? corrected_us(CorrectedKernel::fprop, time, geometry, epilogue, config.in)
                   : time.us;
 }
