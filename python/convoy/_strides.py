@@ -197,20 +197,28 @@ def _lay_conv(made, name, args, kwargs):
             or _has_inner(source)):
         return
     is_single = len(shape) < len(strides)  # An image without a batch.
-    groups = args[6] if len(args) > 6 else kwargs.get("groups", 1)
+    stride, dilation, groups = (
+        args[place] if len(args) > place else kwargs.get(word, 1)
+        for place, word in (
+            (3, "stride"), (7 if "transpose" in name else 5, "dilation"), (6, "groups")))
+    moves = any(v not in (1, [1] * 3, (1,) * 3) for v in (stride, dilation))
     if name[-2:] == "3d" and _is_slow(made, (1, *source.shape) if is_single else source.shape,
-                                      weight, groups):
+                                      weight, groups, moves):
         return
     made._apart = lies(shape, lies_inner(torch.Size((1, *shape))).strides[1:]) if is_single else (
         lies_inner(shape))
 
 
-def _is_slow(made, shape, weight, groups):
+def _is_slow(made, shape, weight, groups, moves):
     """Whether PyTorch's own loop, which gives contiguous tensors, convolves volumes on the CPU and
-    not oneDNN (ATen, ConvParams::use_mkldnn; but for pointwise ones on one thread)."""
-    return (made._node.device.type == "cpu" and made._node.dtype == torch.float32 and shape[0] == 1
-            and math.prod(shape[:4]) <= 20480 and groups == 1
-            and not (weight.shape[-1] > 3 and weight.shape[-2] > 3))
+    not oneDNN (ATen, ConvParams::use_mkldnn). moves: it has a stride or a dilation."""
+    if made._node.device.type != "cpu" or made._node.dtype != torch.float32:
+        return False
+    rows, columns = weight.shape[-2:]
+    if rows == columns == 1 and not moves and shape[0] < 16 and torch.get_num_threads() == 1:
+        return True
+    return (shape[0] == 1 and math.prod(shape[:4]) <= 20480 and groups == 1
+            and not (columns > 3 and rows > 3))
 
 
 def _lay_joined(made, name, args, kwargs):

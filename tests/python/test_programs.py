@@ -343,6 +343,36 @@ class LayoutsTest(unittest.TestCase):
                             expected = expected.contiguous()
                         self.assertEqual(result.stride(), expected.stride())
 
+    @unittest.skipIf(os.environ.get("CONVOY_TEST_DEVICE") == "cuda", "of the CPU's threads")
+    @torch.no_grad()
+    def test_volumes_on_one_thread(self):
+        """PyTorch convolves some volumes by another library where it has one thread."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            for batch, taps, options in itertools.product(
+                    (1, 2, 16), (1, 3), ({}, {"stride": 2}, {"dilation": 2}, {"groups": 2})):
+                options = {"padding": taps // 2 * options.get("dilation", 1), **options}
+                layer = nn.Conv3d(8, 8, taps, **options)
+
+                class Net(nn.Module):
+                    def __init__(self, layer=layer):
+                        super().__init__()
+                        self.conv = layer
+
+                    def forward(self, x):
+                        y = self.conv(x)
+                        return y.stride(), y
+
+                x = channels_last(torch.randn(batch, 8, 4, 6, 6), 3)
+                with self.subTest(batch=batch, taps=taps, **options):
+                    expected = layer(x)
+                    within, result = convoy.accelerate(Net().eval(), probe=False)(x)
+                    self.assertEqual(within, expected.stride())
+                    self.assertEqual(result.stride(), expected.stride())
+        finally:
+            torch.set_num_threads(threads)
+
     def test_results_of_operands_in_any_order(self):
         r = random.Random(7)
 
