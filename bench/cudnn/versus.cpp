@@ -97,13 +97,15 @@ class Turn {
 };
 
 /// How many sets of tensors a chain needs so that each run finds its own out of the cache.
+// NOTE: of twice L2's size a quarter was still there when its turn came again: L2 does not replace
+// the oldest first.
 int tensor_sets(const ConvGeometry& g, DType dtype, int chain) {
   int l2_bytes = 0;
   cli::check_cuda(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, 0),
                   "cudaDevAttrL2CacheSize");
   const double elements = double(g.activation_elements()) + double(g.cache_elements()) +
                           double(g.filter_elements()) + double(g.output_elements());
-  const double sets = std::ceil(2.0 * l2_bytes / (elements * double(size_of(dtype))));
+  const double sets = std::ceil(8.0 * l2_bytes / (elements * double(size_of(dtype))));
   return int(std::clamp(sets, 1.0, double(chain)));
 }
 

@@ -158,7 +158,8 @@ struct Config {
 
   /// The epilogue stores pieces of 16 pixels x 32 filters, or 64 where N and the registers allow it
   /// (half the TMA stores): one warp, 16 values a thread for each 32 filters ("half"). Swapped
-  /// tiles: pieces of 32 (or 16) pixels x 64 filters of a warpgroup, each with a buffer of its own.
+  /// tiles: pieces of 32 (or 16) pixels x 64 filters of a warpgroup, each with a buffer of its own;
+  /// with ping-pong, which hides that the buffers serve twice, two have one.
   constexpr int piece_n() const {
     const bool wide =
         !splits_k() && !needs_many_registers() && block_n % 64 == 0 && out != DType::fp32;
@@ -175,7 +176,8 @@ struct Config {
   /// Warps (swapped: warpgroups) that store on their own, and the buffers of each.
   constexpr int storers() const { return is_swapped() ? consumers : consumer_warps(); }
   constexpr int staging_buffers() const {
-    return is_swapped() ? pieces() : staging_pieces / piece_halves();
+    if (!is_swapped()) return staging_pieces / piece_halves();
+    return is_pingpong() ? (pieces() + 1) / 2 : pieces();
   }
   constexpr int staging_bytes() const { return storers() * staging_buffers() * piece_bytes(); }
 
@@ -281,10 +283,11 @@ struct ValidConfig {
                 "sm90::Config: Schedule::blockwise takes fp32, MmaRows::pixels, at most 80 "
                 "accumulators: it has them twice");
   static_assert(!kConfig.is_swapped() ||
-                    (kConfig.input == Input::runs && kConfig.schedule == Schedule::cooperative &&
+                    (kConfig.input == Input::runs &&
+                     (kConfig.schedule == Schedule::cooperative || kConfig.is_pingpong()) &&
                      kConfig.block_m % kConfig.piece_m() == 0 && kConfig.out != DType::fp32),
-                "sm90::Config: MmaRows::filters takes Input::runs, Schedule::cooperative, block_m "
-                "a multiple of 16, 16-bit outputs");
+                "sm90::Config: MmaRows::filters takes Input::runs, Schedule::cooperative or "
+                "pingpong, block_m a multiple of 16, 16-bit outputs");
   static_assert(kConfig.is_swapped() || kConfig.staging_pieces % kConfig.piece_halves() == 0,
                 "sm90::Config::staging_pieces makes whole pieces: even where they have 64 filters");
   static_assert(kConfig.staging_buffers() >= 2 || kConfig.pieces() == 1,

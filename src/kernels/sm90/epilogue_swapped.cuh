@@ -10,20 +10,21 @@
 
 namespace convoy::sm90 {
 
-/// Piece q of a warpgroup: pieces_per_block() for each of its blocks of 64 filters.
+/// Piece q of a warpgroup: pieces_per_block() for each of its blocks of 64 filters, of which
+/// `first_block` is the first.
 template <Config kConfig>
-__device__ __forceinline__ Piece swapped_piece(const Tile& tile, int warpgroup, int q) {
-  const int block = warpgroup * kConfig.blocks() + q / kConfig.pieces_per_block();
+__device__ __forceinline__ Piece swapped_piece(const Tile& tile, int first_block, int q) {
+  const int block = first_block + q / kConfig.pieces_per_block();
   return {tile.filter + block * 64, tile.pixel + q % kConfig.pieces_per_block() * kConfig.piece_m(),
           0};
 }
 
 /// Bias of a lane's filters, two of each block, in bits.
 template <Config kConfig>
-__device__ __forceinline__ void load_swapped_bias(const Params& p, const Tile& tile, int warpgroup,
-                                                  int warp_in_warpgroup,
+__device__ __forceinline__ void load_swapped_bias(const Params& p, const Tile& tile,
+                                                  int first_block, int warp_in_warpgroup,
                                                   std::uint32_t (&bits)[2 * kConfig.blocks()]) {
-  const int first = tile.filter + warpgroup * kConfig.blocks() * 64 + warp_in_warpgroup * 16 +
+  const int first = tile.filter + first_block * 64 + warp_in_warpgroup * 16 +
                     static_cast<int>(ptx::lane_id()) / 4;
   load_bias_bits<kConfig>(p, tile, bits, [&](int i) { return first + i / 2 * 64 + i % 2 * 8; });
 }
@@ -104,36 +105,69 @@ __device__ __forceinline__ void finish_swapped_piece(
   }
 }
 
-/// A warpgroup's part of a swapped tile from accumulators to the output, every epilogue path.
+/// A warpgroup's part of a swapped tile from accumulators to the output, every epilogue path. What
+/// its buffers hold is one batch; a tile of two batches stores the first before the second takes
+/// its place.
 template <Config kConfig, EpiloguePath kPath>
 __device__ __forceinline__ void store_swapped_tile(
-    const Params& p, const Tile& tile, int warpgroup, int warp_in_warpgroup,
+    const Params& p, const Tile& tile, int warpgroup, int first_block, int warp_in_warpgroup,
     float (&accumulators)[kConfig.blocks()][kConfig.tile_columns() / 2],
     const float (&bias)[2 * kConfig.blocks()], Staging& staging) {
+  constexpr int kPieces = kConfig.pieces();
+  constexpr int kBatch = kConfig.staging_buffers();
   constexpr int kPerBlock = kConfig.pieces_per_block();
   constexpr int kValues = kConfig.piece_m() / 2;
   constexpr bool kGeneral = kPath == EpiloguePath::general;
   const bool has_residual = kPath != EpiloguePath::plain && p.epilogue.has_residual;
+  const bool direct = kGeneral && p.direct_store;
   const bool storing = warp_in_warpgroup == 0 && ptx::lane_id() == 0;
   const std::uint32_t pieces_barrier = kPiecesBarrier + warpgroup;
+  const auto piece = [&](int q) { return swapped_piece<kConfig>(tile, first_block, q); };
   // The last tile's stores must have been read; with a residual they were before it was fetched.
   if (storing) ptx::tma_store_wait_read<0>();
   ptx::named_barrier_sync(pieces_barrier, 128);
   const auto finish = [&](int q, float(&v)[kValues], float low, float high) {
-    finish_swapped_piece<kConfig, kPath>(p, tile, swapped_piece<kConfig>(tile, warpgroup, q),
-                                         warp_in_warpgroup, v, low, high,
-                                         staging.buffers + q * kConfig.piece_bytes(),
-                                         &staging.source_full[q], staging.tiles & 1, has_residual);
+    finish_swapped_piece<kConfig, kPath>(p, tile, piece(q), warp_in_warpgroup, v, low, high,
+                                         staging.buffers + q % kBatch * kConfig.piece_bytes(),
+                                         &staging.source_full[q % kBatch],
+                                         source_parity<kConfig>(staging, q), has_residual);
+  };
+  const auto store_batch = [&](int first) {
+    ptx::fence_async_shared();
+    ptx::named_barrier_sync(pieces_barrier, 128);
+    if (!storing) return;
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (first + k < kPieces) store_staged<kConfig>(p, tile, staging, k, piece(first + k));
+    }
+    ptx::tma_store_commit();
+  };
+  // Its buffers take the next batch, from piece `next` on.
+  const auto reuse_buffers = [&](int next) {
+    if (storing) {
+      ptx::tma_store_wait_read<0>();
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        if (has_residual && next + k < kPieces) {
+          load_source<kConfig>(p, tile, staging, k, piece(next + k));
+        }
+      }
+    }
+    ptx::named_barrier_sync(pieces_barrier, 128);
   };
   // Each turn takes its pieces from the front: see store_turns().
-  constexpr int kTurns = kGeneral ? kConfig.pieces() : kPath == EpiloguePath::curved ? 2 : 1;
-  constexpr int kOfTurn = (kConfig.pieces() + kTurns - 1) / kTurns;
+  constexpr int kTurns = kGeneral ? kPieces : kPath == EpiloguePath::curved ? 2 : 1;
+  constexpr int kOfTurn = (kPieces + kTurns - 1) / kTurns;
 #pragma unroll 1
-  for (int start = 0; start < kConfig.pieces(); start += kOfTurn) {
+  for (int start = 0; start < kPieces; start += kOfTurn) {
 #pragma unroll
     for (int k = 0; k < kOfTurn; ++k) {
       const int q = start + k;
-      if (q >= kConfig.pieces()) break;
+      if (q >= kPieces) break;
+      if (kBatch < kPieces && q == kBatch && !direct) {
+        store_batch(0);
+        reuse_buffers(q);
+      }
       float v[kValues];
 #pragma unroll
       for (int i = 0; i < kValues; ++i) {
@@ -150,16 +184,8 @@ __device__ __forceinline__ void store_swapped_tile(
     }
     if constexpr (kTurns > 1) move_up<kOfTurn * kValues>(accumulators);
   }
-  if (kGeneral && p.direct_store) return;
-  ptx::fence_async_shared();
-  ptx::named_barrier_sync(pieces_barrier, 128);
-  if (storing) {
-#pragma unroll
-    for (int q = 0; q < kConfig.pieces(); ++q) {
-      store_staged<kConfig>(p, tile, staging, q, swapped_piece<kConfig>(tile, warpgroup, q));
-    }
-    ptx::tma_store_commit();
-  }
+  if (direct) return;
+  store_batch(kPieces - 1 < kBatch ? 0 : kBatch);
   if (has_residual) ++staging.tiles;
 }
 

@@ -42,82 +42,69 @@ void divide_groups(TiledTensorMap& map, std::int64_t groups) {
   map.element_strides[1] = 1;
 }
 
-// The activation in a form of EpiloguePath::curved; false where it has none. `exact`: without the
-// approximations that only 16-bit outputs hide.
-bool curved_activation(const Epilogue& epilogue, bool exact, CurvedActivation* curved) {
+// The activation in a form of EpiloguePath::curved.
+void set_curved_activation(const Epilogue& epilogue, CurvedActivation* curved) {
   using Form = CurvedActivation::Form;
   CurvedActivation& f = *curved;
-  const auto gate_of = [&](const GatePolynomial& polynomial) {
-    f.form = Form::gate;
-    std::copy(std::begin(polynomial.c), std::end(polynomial.c), f.c);
-    return !exact;
-  };
-  const auto sigmoid_of = [&](float factor) {
+  const auto be_sigmoid = [&](float factor) {
     f.form = Form::sigmoid;
     f.c[0] = silu_exponent(factor);
-    return !exact;
   };
-  const auto clamp_of = [&](float factor, float offset, float low, float high, bool times_x) {
+  const auto be_clamp = [&](float factor, float offset, float low, float high, bool times_x) {
     f.form = Form::clamp;
     f.times_x = times_x;
     f.c[0] = factor;
     f.c[1] = offset;
     f.c[2] = low;
     f.c[3] = high;
-    return true;
   };
   switch (epilogue.activation) {
     case Activation::leaky_relu:
       f.form = Form::leaky;
       f.c[0] = parameter_a_of(epilogue.activation, epilogue.parameter_a);
-      return true;
+      break;
     case Activation::clamp:
       // NOTE: plus -0 leaves zeros their sign.
-      return clamp_of(1.0f, -0.0f, parameter_a_of(epilogue.activation, epilogue.parameter_a),
-                      parameter_b_of(epilogue.parameter_b), false);
+      be_clamp(1.0f, -0.0f, parameter_a_of(epilogue.activation, epilogue.parameter_a),
+               parameter_b_of(epilogue.parameter_b), false);
+      break;
     case Activation::hardswish:
-      return clamp_of(1.0f / 6.0f, 0.5f, 0.0f, 1.0f, true);
+      be_clamp(1.0f / 6.0f, 0.5f, 0.0f, 1.0f, true);
+      break;
     case Activation::sigmoid:
-      return sigmoid_of(1.0f);
+      be_sigmoid(1.0f);
+      break;
     case Activation::tanh:  // 2·sigmoid(2x) - 1
       f.scale = 2.0f;
       f.offset = -1.0f;
       f.linear_to = 0.03f;
-      return sigmoid_of(2.0f);
-    case Activation::gelu:
-    case Activation::gelu_tanh:
-      return gate_of(gelu_gate(epilogue.activation));
-    default:
-      return false;
+      be_sigmoid(2.0f);
+      break;
+    default: {
+      const GatePolynomial polynomial = gelu_gate(epilogue.activation);
+      f.form = Form::gate;
+      std::copy(std::begin(polynomial.c), std::end(polynomial.c), f.c);
+    }
   }
 }
 
-// The shortest path that computes this epilogue; fills in p.activation where it is `curved`.
-EpiloguePath choose_path(const Config& config, const Epilogue& epilogue, Params& p) {
-  if (p.direct_store || p.epilogue.round_each_step) return EpiloguePath::general;
-  switch (p.epilogue.activation) {
-    case Activation::none:
-      return p.epilogue.has_residual ? EpiloguePath::fused : EpiloguePath::plain;
-    case Activation::relu:
-    case Activation::silu:
-      return EpiloguePath::fused;
-    default:
-      return curved_activation(epilogue, config.out == DType::fp32, &p.activation)
-                 ? EpiloguePath::curved
-                 : EpiloguePath::general;
-  }
-}
-
+// The entry point that computes this epilogue; fills in p.activation where its path wants it.
 const void* choose_kernel(const Instance& instance, const Epilogue& epilogue, Params& p) {
-  const EpiloguePath path =
-      p.statistics.slots > 0 ? EpiloguePath::statistics : choose_path(instance.config, epilogue, p);
-  const EpiloguePath with_entry = instance.has(path) ? path : EpiloguePath::general;
-  if (!instance.has(with_entry)) {
+  // Of the residual as a launch has it.
+  const EpilogueKind kind{.activation = p.epilogue.activation,
+                          .residual = p.epilogue.has_residual,
+                          .rounding = p.epilogue.round_each_step ? EpilogueRounding::each_step
+                                                                 : EpilogueRounding::once};
+  const EpiloguePath path = p.statistics.slots > 0 ? EpiloguePath::statistics
+                                                   : path_of(instance.config, kind, p.direct_store);
+  if (path == EpiloguePath::curved) set_curved_activation(epilogue, &p.activation);
+  const void* const entry = entry_of(instance, path);
+  if (entry == nullptr) {
     refuse(text(name_of(instance), ": an epilogue ", to_string(epilogue),
                 p.direct_store ? ", rows of no multiple of 16 bytes" : "",
-                "; legal: none, relu, silu, rounded once, by TMA stores"));
+                "; legal: ", legal_epilogues(instance), ", by TMA stores"));
   }
-  return instance.kernels[static_cast<int>(with_entry)];
+  return entry;
 }
 
 // NOTE: 96 channels are 48 and 48, not 64 and 32: a box whose rows reach past the last channel

@@ -27,6 +27,16 @@ std::string refusal(const Instance& instance, const ConvGeometry& geometry, bool
 std::string prologue_refusal(const Instance& instance, const ConvGeometry& geometry,
                              const PrologueKind& prologue);
 
+/// The shortest path of the epilogue. `direct_store`: past TMA.
+EpiloguePath path_of(const Config& config, const EpilogueKind& epilogue, bool direct_store);
+
+/// The entry point of the instance that runs a path: its own, or, where it is the only one, the
+/// general one; none: null.
+const void* entry_of(const Instance& instance, EpiloguePath path);
+
+/// Epilogues for which the instance has an entry point, in words.
+std::string legal_epilogues(const Instance& instance);
+
 /// Empty if the instance has an entry point for the epilogue, else the reason; of a problem that
 /// `refusal` lets pass.
 std::string epilogue_refusal(const Instance& instance, const ConvGeometry& geometry,

@@ -8,29 +8,34 @@
 
 namespace convoy::sm90 {
 
-/// Which entry points an instance has.
+/// Which entry points an instance has; it refuses epilogues that take others (path_of).
 enum class Entries {
   all,
-  usual,    ///< Of the usual epilogues (is_usual) alone: it refuses others.
-  general,  ///< One, which runs every epilogue, slower.
+  curved,    ///< Without the general one.
+  uncurved,  ///< Without that of the curved activations.
+  usual,     ///< Without either.
+  general,   ///< One, which runs every epilogue, slower.
 };
 
 /// Instantiate the entry points for `kConfig` and describe them.
 template <Config kConfig, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp,
           Entries kEntries = Entries::all>
 Instance make_instance() {
-  static_assert(kEntries != Entries::usual || (!ComputeOp::kEnabled && !StoreOp::kEnabled),
-                "sm90::make_instance: ops take the general entry point");
+  constexpr bool kHasOps = ComputeOp::kEnabled || StoreOp::kEnabled;
+  constexpr bool kGeneral = kEntries != Entries::usual && kEntries != Entries::curved;
+  constexpr bool kCurved = kEntries == Entries::all || kEntries == Entries::curved;
+  static_assert(kGeneral || !kHasOps, "sm90::make_instance: ops take the general entry point");
+  static_assert(kGeneral || !kCurved || kConfig.out != DType::fp32,
+                "sm90::make_instance: curved activations of fp32 outputs take the general entry "
+                "point");
   Instance instance{.config = kConfig, .shared_bytes = kConfig.shared_bytes()};
   const auto add = [&]<EpiloguePath kPath>() {
     instance.kernels[static_cast<int>(kPath)] = reinterpret_cast<const void*>(
         &conv_fprop_kernel<Packed<kConfig>, kPath, ComputeOp, StoreOp>);
   };
-  if constexpr (kEntries != Entries::usual) add.template operator()<EpiloguePath::general>();
-  if constexpr (kEntries == Entries::all && !ComputeOp::kEnabled && !StoreOp::kEnabled) {
-    add.template operator()<EpiloguePath::curved>();
-  }
-  if constexpr (kEntries != Entries::general && !ComputeOp::kEnabled && !StoreOp::kEnabled) {
+  if constexpr (kGeneral) add.template operator()<EpiloguePath::general>();
+  if constexpr (kCurved && !kHasOps) add.template operator()<EpiloguePath::curved>();
+  if constexpr (kEntries != Entries::general && !kHasOps) {
     add.template operator()<EpiloguePath::plain>();
     add.template operator()<EpiloguePath::fused>();
     if constexpr (kConfig.takes_statistics()) add.template operator()<EpiloguePath::statistics>();

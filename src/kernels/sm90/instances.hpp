@@ -16,7 +16,7 @@ namespace convoy::sm90 {
 struct Instance {
   Config config;
   /// Entry points by EpiloguePath; an instance with ops has the general one alone, and so have some
-  /// of a build with CONVOY_EPILOGUES=turns. Some have neither the general nor the curved one
+  /// of a build with CONVOY_EPILOGUES=turns. Some lack the general or the curved one, or both
   /// (instances.txt). EpiloguePath::statistics: where Config::takes_statistics().
   const void* kernels[kEpiloguePaths] = {};
   int shared_bytes = 0;

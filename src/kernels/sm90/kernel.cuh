@@ -823,7 +823,7 @@ struct Kernel {
 
   static __device__ __forceinline__ Piece tile_piece(const Params& p, const Tile& tile,
                                                      const Consumer& me, int q) {
-    if constexpr (kSwapped) return swapped_piece<kConfig>(tile, me.warpgroup, q);
+    if constexpr (kSwapped) return swapped_piece<kConfig>(tile, me.first_block, q);
     return piece_at<kConfig>(p, tile, me.first_block + q / kConfig.pieces_per_block(), me.warp,
                              q % kConfig.pieces_per_block());
   }
@@ -846,8 +846,8 @@ struct Kernel {
                                                Statistics& statistics, const ComputeOp& compute_op,
                                                const StoreOp& store_op) {
     if constexpr (kSwapped) {
-      store_swapped_tile<kConfig, kPath>(p, tile, me.warpgroup, me.warp, accumulators, bias,
-                                         staging);
+      store_swapped_tile<kConfig, kPath>(p, tile, me.warpgroup, me.first_block, me.warp,
+                                         accumulators, bias, staging);
     } else if constexpr (kPath != EpiloguePath::general) {
       store_tile<kConfig, kPath>(p, tile, me.first_block, me.warp, accumulators, bias, staging,
                                  statistics);
@@ -1017,7 +1017,7 @@ struct Kernel {
       fetch_residual(p, tile, me, staging);
       std::uint32_t bias_bits[kBiases];
       if constexpr (kSwapped) {
-        load_swapped_bias<kConfig>(p, tile, me.warpgroup, me.warp, bias_bits);
+        load_swapped_bias<kConfig>(p, tile, me.first_block, me.warp, bias_bits);
       } else {
         load_tile_bias<kConfig>(p, tile, bias_bits);
       }

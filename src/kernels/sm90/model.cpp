@@ -21,8 +21,8 @@ bool is_small_tile(const Config& config) {
   return config.is_pingpong() && config.block_m + config.block_n <= 128;
 }
 
-// Cycles that the epilogue adds to storing 64 x 32 values where nothing hides them (choose_path of
-// host.cpp says which code computes which).
+// Cycles that the epilogue adds to storing 64 x 32 values where nothing hides them (path_of says
+// which code computes which).
 double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind& epilogue,
                        const ModelConstants& k) {
   double cycles = epilogue.residual ? k.residual_cycles : 0.0;

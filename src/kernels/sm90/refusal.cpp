@@ -113,14 +113,37 @@ bool has_tma_rows(const Config& config, const ConvGeometry& g) {
   return g.out_channels * static_cast<std::int64_t>(size_of(config.out)) % 16 == 0;
 }
 
-// Of EpiloguePath::plain and fused.
-bool is_usual(const EpilogueKind& epilogue) {
-  return epilogue.rounding == EpilogueRounding::once &&
-         (epilogue.activation == Activation::none || epilogue.activation == Activation::relu ||
-          epilogue.activation == Activation::silu);
+}  // namespace
+
+EpiloguePath path_of(const Config& config, const EpilogueKind& epilogue, bool direct_store) {
+  if (direct_store || epilogue.rounding == EpilogueRounding::each_step) {
+    return EpiloguePath::general;
+  }
+  switch (epilogue.activation) {
+    case Activation::none:
+      return epilogue.residual ? EpiloguePath::fused : EpiloguePath::plain;
+    case Activation::relu:
+    case Activation::silu:
+      return EpiloguePath::fused;
+    case Activation::leaky_relu:
+    case Activation::clamp:
+    case Activation::hardswish:
+      return EpiloguePath::curved;
+    default:  // By approximations that only 16-bit outputs hide.
+      return config.out == DType::fp32 ? EpiloguePath::general : EpiloguePath::curved;
+  }
 }
 
-}  // namespace
+const void* entry_of(const Instance& instance, EpiloguePath path) {
+  const bool is_alone = !instance.has(EpiloguePath::plain);
+  return instance.kernels[static_cast<int>(is_alone ? EpiloguePath::general : path)];
+}
+
+std::string legal_epilogues(const Instance& instance) {
+  if (instance.has(EpiloguePath::curved)) return "rounded once";
+  if (instance.has(EpiloguePath::general)) return "none, relu, silu, or rounded after each step";
+  return "none, relu, silu, rounded once";
+}
 
 std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
   const Config& config = instance.config;
@@ -179,15 +202,13 @@ std::string prologue_refusal(const Instance& instance, const ConvGeometry& g,
 
 std::string epilogue_refusal(const Instance& instance, const ConvGeometry& g,
                              const EpilogueKind& epilogue) {
-  if (instance.has(EpiloguePath::general)) return {};
-  if (!has_tma_rows(instance.config, g)) {
+  const bool direct_store = !has_tma_rows(instance.config, g);
+  if (entry_of(instance, path_of(instance.config, epilogue, direct_store)) != nullptr) return {};
+  if (direct_store) {
     return text("out_channels = ", g.out_channels,
                 "; legal: rows of a multiple of 16 bytes (TMA stores)");
   }
-  if (!is_usual(epilogue)) {
-    return text("an epilogue ", to_string(epilogue), "; legal: none, relu, silu, rounded once");
-  }
-  return {};
+  return text("an epilogue ", to_string(epilogue), "; legal: ", legal_epilogues(instance));
 }
 
 std::string statistics_refusal(const Instance& instance, const ConvGeometry& g,
@@ -203,7 +224,8 @@ std::string statistics_refusal(const Instance& instance, const ConvGeometry& g,
     return text(statistics, " of ", g.out_channels / groups, " filters; legal: groups of a ",
                 "multiple of ", kSliceFilters, " filters");
   }
-  if (!is_usual(epilogue)) {
+  const EpiloguePath path = path_of(instance.config, epilogue, false);
+  if (path != EpiloguePath::plain && path != EpiloguePath::fused) {
     return text(statistics, " behind an epilogue ", to_string(epilogue),
                 "; legal: none, relu, silu, rounded once");
   }
