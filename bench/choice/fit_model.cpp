@@ -121,7 +121,6 @@ constexpr Constant kSm90Constants[] = {
     CONSTANT(general_cycles),
     CONSTANT(direct_cycles),
     CONSTANT(small_direct_cycles),
-    CONSTANT(swapped_direct_cycles),
     CONSTANT(spill_cycles),
     CONSTANT(store_64_cycles),
     CONSTANT(store_32_cycles),

@@ -35,7 +35,7 @@ bool in_turns(const sm90::Config& c) {
   return c.is_pingpong() && c.input == sm90::Input::runs && c.cluster_n == 1;
 }
 bool swapped(const sm90::Config& c) {
-  return c.is_swapped();
+  return c.is_swapped() && !c.is_pingpong();
 }
 bool together(const sm90::Config& c) {
   return c.schedule == sm90::Schedule::cooperative && !c.is_swapped();

@@ -29,12 +29,14 @@ __device__ __forceinline__ void load_swapped_bias(const Params& p, const Tile& t
   load_bias_bits<kConfig>(p, tile, bits, [&](int i) { return first + i / 2 * 64 + i % 2 * 8; });
 }
 
-/// Values of a piece: the epilogue, then to the staging buffer or (general) past TMA to memory.
+/// Values of a piece: the epilogue, then to the staging buffer, where the residual may lie.
 template <Config kConfig, EpiloguePath kPath>
-__device__ __forceinline__ void finish_swapped_piece(
-    const Params& p, const Tile& tile, const Piece& piece, int warp_in_warpgroup,
-    float (&v)[kConfig.piece_m() / 2], float bias_low, float bias_high, std::uint8_t* buffer,
-    ptx::Barrier* source_full, std::uint32_t parity, bool has_residual) {
+__device__ __forceinline__ void finish_swapped_piece(const Params& p, int warp_in_warpgroup,
+                                                     float (&v)[kConfig.piece_m() / 2],
+                                                     float bias_low, float bias_high,
+                                                     std::uint8_t* buffer,
+                                                     ptx::Barrier* source_full,
+                                                     std::uint32_t parity, bool has_residual) {
   using Out = Element<kConfig.out>;
   constexpr int kValues = kConfig.piece_m() / 2;
   const int lane = static_cast<int>(ptx::lane_id());
@@ -42,59 +44,28 @@ __device__ __forceinline__ void finish_swapped_piece(
   const int row = lane / 16 * 8 + lane % 8;
   const int unit = warp_in_warpgroup * 2 + lane / 8 % 2;
   const std::uint32_t address = ptx::shared_address(buffer);
-  const bool direct = kPath == EpiloguePath::general && p.direct_store;
-  const auto element = [&](int i) -> std::int64_t {  // in the output, or -1
-    const std::int64_t m =
-        output_pixel<kConfig>(p, tile, piece, i / 4 * 8 + 2 * (lane % 4) + i % 2);
-    const int n = piece.filter + warp_in_warpgroup * 16 + lane / 4 + i / 2 % 2 * 8;
-    return m >= 0 && n < p.filters ? m * p.filters + n : -1;
-  };
 
   std::uint32_t words[kValues / 2] = {};
   if (kPath != EpiloguePath::plain && has_residual) {
-    if (direct) {
+    ptx::barrier_wait(source_full, parity);
 #pragma unroll
-      for (int i = 0; i < kValues; i += 2) {
-        Out pair[2] = {};
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const std::int64_t at = element(i + e);
-          if (at >= 0) pair[e] = static_cast<const Out*>(p.source_pointer)[at];
-        }
-        words[i / 2] = pack2<Out>(to_float(pair[0]), to_float(pair[1]));
-      }
-    } else {
-      ptx::barrier_wait(source_full, parity);
-#pragma unroll
-      for (int j = 0; j < kValues / 8; ++j) {
-        ptx::load_matrix_x4_transposed(staged_address<kConfig>(address, row + 16 * j, unit),
-                                       words[4 * j], words[4 * j + 1], words[4 * j + 2],
-                                       words[4 * j + 3]);
-      }
-      __syncwarp();
+    for (int j = 0; j < kValues / 8; ++j) {
+      ptx::load_matrix_x4_transposed(staged_address<kConfig>(address, row + 16 * j, unit),
+                                     words[4 * j], words[4 * j + 1], words[4 * j + 2],
+                                     words[4 * j + 3]);
     }
+    __syncwarp();
   }
   const auto source = [&](int i) {
     const float2 pair = unpack2<Out>(words[i / 2]);
     return i % 2 == 0 ? pair.x : pair.y;
   };
-  const auto bias = [&](int i) { return i / 2 % 2 == 0 ? bias_low : bias_high; };
-  if constexpr (kPath == EpiloguePath::general) {
-    apply_epilogue(RoundTo<Out>{}, p.epilogue, v, bias, source);
-  } else {
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) v[i] = fmaf(v[i], p.epilogue.scale, bias(i));
-    if constexpr (kPath != EpiloguePath::plain) {
-      apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
-    }
+  for (int i = 0; i < kValues; ++i) {
+    v[i] = fmaf(v[i], p.epilogue.scale, i / 2 % 2 == 0 ? bias_low : bias_high);
   }
-  if (direct) {
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) {
-      const std::int64_t at = element(i);
-      if (at >= 0) static_cast<Out*>(p.output_pointer)[at] = from_float<Out>(v[i]);
-    }
-    return;
+  if constexpr (kPath != EpiloguePath::plain) {
+    apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
   }
 #pragma unroll
   for (int j = 0; j < kValues / 8; ++j) {
@@ -105,9 +76,8 @@ __device__ __forceinline__ void finish_swapped_piece(
   }
 }
 
-/// A warpgroup's part of a swapped tile from accumulators to the output, every epilogue path. What
-/// its buffers hold is one batch; a tile of two batches stores the first before the second takes
-/// its place.
+/// A warpgroup's part of a swapped tile from accumulators to the output. What its buffers hold is
+/// one batch; a tile of two batches stores the first before the second takes its place.
 template <Config kConfig, EpiloguePath kPath>
 __device__ __forceinline__ void store_swapped_tile(
     const Params& p, const Tile& tile, int warpgroup, int first_block, int warp_in_warpgroup,
@@ -117,9 +87,7 @@ __device__ __forceinline__ void store_swapped_tile(
   constexpr int kBatch = kConfig.staging_buffers();
   constexpr int kPerBlock = kConfig.pieces_per_block();
   constexpr int kValues = kConfig.piece_m() / 2;
-  constexpr bool kGeneral = kPath == EpiloguePath::general;
   const bool has_residual = kPath != EpiloguePath::plain && p.epilogue.has_residual;
-  const bool direct = kGeneral && p.direct_store;
   const bool storing = warp_in_warpgroup == 0 && ptx::lane_id() == 0;
   const std::uint32_t pieces_barrier = kPiecesBarrier + warpgroup;
   const auto piece = [&](int q) { return swapped_piece<kConfig>(tile, first_block, q); };
@@ -127,10 +95,9 @@ __device__ __forceinline__ void store_swapped_tile(
   if (storing) ptx::tma_store_wait_read<0>();
   ptx::named_barrier_sync(pieces_barrier, 128);
   const auto finish = [&](int q, float(&v)[kValues], float low, float high) {
-    finish_swapped_piece<kConfig, kPath>(p, tile, piece(q), warp_in_warpgroup, v, low, high,
-                                         staging.buffers + q % kBatch * kConfig.piece_bytes(),
-                                         &staging.source_full[q % kBatch],
-                                         source_parity<kConfig>(staging, q), has_residual);
+    finish_swapped_piece<kConfig, kPath>(
+        p, warp_in_warpgroup, v, low, high, staging.buffers + q % kBatch * kConfig.piece_bytes(),
+        &staging.source_full[q % kBatch], source_parity<kConfig>(staging, q), has_residual);
   };
   const auto store_batch = [&](int first) {
     ptx::fence_async_shared();
@@ -156,7 +123,7 @@ __device__ __forceinline__ void store_swapped_tile(
     ptx::named_barrier_sync(pieces_barrier, 128);
   };
   // Each turn takes its pieces from the front: see store_turns().
-  constexpr int kTurns = kGeneral ? kPieces : kPath == EpiloguePath::curved ? 2 : 1;
+  constexpr int kTurns = kPath == EpiloguePath::curved ? 2 : 1;
   constexpr int kOfTurn = (kPieces + kTurns - 1) / kTurns;
 #pragma unroll 1
   for (int start = 0; start < kPieces; start += kOfTurn) {
@@ -164,7 +131,7 @@ __device__ __forceinline__ void store_swapped_tile(
     for (int k = 0; k < kOfTurn; ++k) {
       const int q = start + k;
       if (q >= kPieces) break;
-      if (kBatch < kPieces && q == kBatch && !direct) {
+      if (kBatch < kPieces && q == kBatch) {
         store_batch(0);
         reuse_buffers(q);
       }
@@ -184,7 +151,6 @@ __device__ __forceinline__ void store_swapped_tile(
     }
     if constexpr (kTurns > 1) move_up<kOfTurn * kValues>(accumulators);
   }
-  if (direct) return;
   store_batch(kPieces - 1 < kBatch ? 0 : kBatch);
   if (has_residual) ++staging.tiles;
 }

@@ -58,8 +58,9 @@ struct Kernel {
   // Rows of a tile that each CTA of a cluster loads for all.
   static constexpr int kActSlice = kConfig.block_m / kClusterN;
   static constexpr int kFilterSlice = kConfig.block_n / kClusterM;
-  static_assert(!kSwapped || (!ComputeOp::kEnabled && !StoreOp::kEnabled),
-                "ops want neighbouring filters; swapped tiles hold neighbouring pixels");
+  static_assert(!kSwapped || kPath != EpiloguePath::general,
+                "EpiloguePath::general wants neighbouring filters, as ops do; swapped tiles hold "
+                "neighbouring pixels");
 
   // NOTE: measured: these gain by it (the short loop of runs, spills of 128x192 and 256x96 halo
   // tiles, the reads of general kernels); others spill by it (256x64 halo, fused).

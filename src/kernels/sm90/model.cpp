@@ -48,12 +48,9 @@ double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind
   }
   if (epilogue.rounding == EpilogueRounding::each_step) cycles += k.general_cycles;
   if (p.direct_store) {
-    const double direct = config.is_swapped()     ? k.swapped_direct_cycles
-                          : is_small_tile(config) ? k.small_direct_cycles
-                                                  : k.direct_cycles;
     // NOTE: a residual is read as the output is written.
-    const double with_residual = config.is_swapped() ? 5.0 : 2.5;
-    cycles += direct * (epilogue.residual ? with_residual : 1.0);
+    cycles += (is_small_tile(config) ? k.small_direct_cycles : k.direct_cycles) *
+              (epilogue.residual ? 2.5 : 1.0);
   } else {
     const int aligned = alignment(p.filters, config.out);
     cycles += aligned == 16   ? k.store_16_cycles

@@ -44,22 +44,21 @@ struct ModelConstants {
   double halo_tap_cycles = 12.09;      ///< ping-pong with a halo,
   double resident_tap_cycles = 76.48;  ///< ping-pong with resident filters.
   // Cycles added to 64 x 32 values where nothing hides them, by
-  double residual_cycles = 146.1;         ///< a residual,
-  double relu_cycles = 135.0;             ///< ReLU,
-  double silu_cycles = 298.7;             ///< SiLU,
-  double clamp_cycles = 249.5;            ///< clamp and hardswish,
-  double curved_cycles = 572.8;           ///< any other activation with code of its own,
-  double general_cycles = 389.2;          ///< what only the general code computes,
-  double direct_cycles = 734.6;           ///< stores from registers,
-  double small_direct_cycles = 1001.0;    ///< the same of 64x64 tiles,
-  double swapped_direct_cycles = 1653.0;  ///< the same of pixels as columns,
-  double spill_cycles = 291.4;            ///< registers that do not suffice,
-  double store_64_cycles = 27.58;         ///< rows of the output aligned to 64 bytes,
-  double store_32_cycles = 18.34;         ///< to 32,
-  double store_16_cycles = 33.93;         ///< to 16.
-  double swapped_epilogue = 1.022;        ///< Share of these that tiles with filters as rows take.
-  double passed_share = 0.4226;  ///< Of the bytes that strides pass by: those that are read.
-  double add_cycles = 1.0;       ///< Cycles a tap costs for each sum of a block (not measured).
+  double residual_cycles = 146.1;       ///< a residual,
+  double relu_cycles = 135.0;           ///< ReLU,
+  double silu_cycles = 298.7;           ///< SiLU,
+  double clamp_cycles = 249.5;          ///< clamp and hardswish,
+  double curved_cycles = 572.8;         ///< any other activation with code of its own,
+  double general_cycles = 389.2;        ///< what only the general code computes,
+  double direct_cycles = 734.6;         ///< stores from registers,
+  double small_direct_cycles = 1001.0;  ///< the same of 64x64 tiles,
+  double spill_cycles = 291.4;          ///< registers that do not suffice,
+  double store_64_cycles = 27.58;       ///< rows of the output aligned to 64 bytes,
+  double store_32_cycles = 18.34;       ///< to 32,
+  double store_16_cycles = 33.93;       ///< to 16.
+  double swapped_epilogue = 1.022;      ///< Share of these that tiles with filters as rows take.
+  double passed_share = 0.4226;         ///< Of the bytes that strides pass by: those that are read.
+  double add_cycles = 1.0;  ///< Cycles a tap costs for each sum of a block (not measured).
 };
 
 /// The constants for a device: with the rate of its memory.
