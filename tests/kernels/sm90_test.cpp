@@ -353,7 +353,7 @@ TEST(Sm90Instances, RefuseEpiloguesWithoutAnEntryPoint) {
   EXPECT_GT(usual, 10);
   EXPECT_GT(curved, 1);
   EXPECT_GT(uncurved, 1);
-  EXPECT_GT(all, 20);
+  EXPECT_GT(all, 30);
 }
 
 TEST_F(Sm90, WideHalos) {

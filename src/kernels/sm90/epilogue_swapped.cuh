@@ -151,7 +151,7 @@ __device__ __forceinline__ void store_swapped_tile(
     }
     if constexpr (kTurns > 1) move_up<kOfTurn * kValues>(accumulators);
   }
-  store_batch(kPieces - 1 < kBatch ? 0 : kBatch);
+  store_batch(kBatch < kPieces ? kBatch : 0);
   if (has_residual) ++staging.tiles;
 }
 
