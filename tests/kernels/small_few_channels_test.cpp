@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// few_channels and narrow_input.
+// few_channels, few_channels_fma and narrow_input.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -44,6 +44,52 @@ TEST_F(Small, PatchWalksOverManyTiles) {
   test.sample = 50000;
   expect_right(test);
   test.problem = problem_of(shape_2d(3, 300, 300, 16, 128, 3, 1, 2));
+  expect_right(test);
+}
+
+TEST_F(Small, FewChannelsByFma) {
+  const auto fma = [](const ConvGeometry& g) {
+    expect_right(with_kernel(g, "few_channels_fma", DType::fp32));
+  };
+  fma(shape_2d(2, 41, 37, 3, 64, 7, 3, 2));   // The stem of ResNet, odd extents.
+  fma(shape_2d(1, 33, 20, 3, 70, 3, 1));      // Ragged filters, the last block has few.
+  fma(shape_2d(1, 33, 20, 1, 8, 5, 2));       // One channel, 8 filters a block.
+  fma(shape_2d(1, 100, 300, 1, 3, 3, 1));     // Fewer filters than a store has.
+  fma(shape_2d(1, 31, 45, 2, 16, 3, 1, 2));   // 16 filters a block.
+  fma(shape_2d(2, 16, 24, 4, 320, 3, 1));     // SDXL's conv_in: vectors of channels.
+  fma(shape_2d(1, 16, 24, 16, 48, 3, 1));     // Pixels that are spread over the banks.
+  fma(shape_2d(1, 16, 24, 6, 33, 3, 1, 3));   // Six channels, stride 3, odd K.
+  fma(shape_2d(1, 40, 40, 24, 64, 3, 1));     // Runs by tap.
+  fma(shape_2d(1, 64, 48, 3, 96, 4, 0, 4));   // Patch embedding of 4x4.
+  fma(shape_3d(2, 1, 0, 17, 20, 16, 384));    // Wan's conv_in.
+  fma(shape_3d(0, 2, 2, 9, 20, 3, 32));       // Causal RGB.
+  fma(shape_2d(1, 1, 4000, 2, 24, 1, 0, 1));  // A line.
+  ConvGeometry padded = shape_2d(2, 9, 11, 3, 24, 5, 2);
+  for (const PadMode mode : {PadMode::replicate, PadMode::reflect}) {
+    padded.pad_mode = {PadMode::zero, mode, mode};
+    fma(padded);
+  }
+  Conv2dProblemShape shape{.in_height = 30,
+                           .in_width = 30,
+                           .in_channels = 3,
+                           .out_channels = 16,
+                           .filter_h = 3,
+                           .filter_w = 3,
+                           .pad_h = 2,
+                           .pad_w = 3,
+                           .dilation_h = 2,
+                           .dilation_w = 3};
+  fma(geometry_of(shape));  // Runs by tap that begin anywhere.
+  shape.upsample = 2;
+  fma(geometry_of(shape));
+  expect_right_with_short_epilogues(
+      with_kernel(shape_2d(2, 20, 33, 3, 24, 3, 1), "few_channels_fma", DType::fp32));
+  expect_right_with_short_epilogues(
+      with_kernel(shape_2d(1, 20, 33, 3, 13, 3, 1), "few_channels_fma", DType::fp32));
+  // More tiles than blocks.
+  ConvCase test = with_kernel(shape_2d(2, 4 * multiprocessors(), 400, 3, 64, 3, 1),
+                              "few_channels_fma", DType::fp32);
+  test.sample = 50000;
   expect_right(test);
 }
 

@@ -8,6 +8,7 @@ void register_kernels(CandidateList& list) {
   list.push_back(make_few_filters_async_candidate());
   list.push_back(make_narrow_input_candidate());
   list.push_back(make_few_channels_candidate());
+  list.push_back(make_few_channels_fma_candidate());
   list.push_back(make_pointwise_candidate());
   list.push_back(make_pointwise_stream_candidate());
   list.push_back(make_line_stream_candidate());

@@ -17,6 +17,8 @@ std::unique_ptr<KernelCandidate> make_grouped_candidate();
 std::unique_ptr<KernelCandidate> make_grouped_patch_candidate();
 /// "few_channels": few input channels (image stems, conv_in).
 std::unique_ptr<KernelCandidate> make_few_channels_candidate();
+/// "few_channels_fma": few input channels in fp32.
+std::unique_ptr<KernelCandidate> make_few_channels_fma_candidate();
 /// "narrow_input": 1 to 8 input channels (image stems, volumes, sound).
 std::unique_ptr<KernelCandidate> make_narrow_input_candidate();
 /// "pointwise": 1×1 between few channels.

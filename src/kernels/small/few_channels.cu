@@ -13,9 +13,6 @@ namespace convoy::small {
 namespace {
 
 constexpr std::int64_t kMaxChannels = 64;
-// What keeps every product of the layout far inside 32 bits.
-constexpr std::int64_t kMaxRowElements = (1 << 30) - 1;
-constexpr std::int64_t kMaxFilters = 1 << 20;
 
 FragmentRead fragment_read(const ConvGeometry& g, bool by_tap, std::int64_t chunks,
                            std::int64_t pixel_pitch) {
@@ -208,22 +205,8 @@ class FewChannelsCandidate final : public KernelCandidate {
   Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
-    if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
-    if (g.in_channels < 1 || g.in_channels > kMaxChannels) {
-      return text("in_channels = ", g.in_channels, "; legal: 1 to ", kMaxChannels,
-                  "; nearest: ", kMaxChannels);
-    }
-    std::string reason = device_geometry_refusal(g);
-    if (reason.empty()) reason = patch_extent_refusal(g);
+    const std::string reason = few_channels_refusal(g, kMaxChannels);
     if (!reason.empty()) return reason;
-    if (g.seen()[2] * g.in_channels > kMaxRowElements) {
-      return text("elements of an input row = ", g.seen()[2] * g.in_channels, "; legal: at most ",
-                  kMaxRowElements);
-    }
-    if (g.out_channels > kMaxFilters) {
-      return text("out_channels = ", g.out_channels, "; legal: at most ", kMaxFilters,
-                  "; nearest: ", kMaxFilters);
-    }
     const auto choice = few_channels_layout(request, 8);
     if (!choice.refusal.empty()) return choice.refusal;
 

@@ -18,6 +18,7 @@
 #include "kernels/common/output.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/common/tile_walk.cuh"
+#include "kernels/small/patch_load.cuh"
 
 namespace convoy::small {
 
@@ -35,26 +36,14 @@ enum class FragmentRead {
 };
 
 /// Everything about a launch that the host works out. Sizes in elements unless said otherwise.
-struct FewChannelsLayout {
+struct FewChannelsLayout : PatchLayout {
   bool by_tap = false;
   FragmentRead read = FragmentRead::elements;
-  int chunks = 0;        ///< Of 8 elements, an even number (the last may be empty).
-  int block_n = 64;      ///< Filters of a block: 64, or 16 where there are no more.
-  int filter_pitch = 0;  ///< From one filter to the next in shared memory.
-  int rows = 0;          ///< Of the patch, per frame.
-  int columns = 0;       ///< Pixels of a patch row.
-  int pixel_pitch = 0;
-  int row_pitch = 0;
-  int tile_rows = 8;          ///< Of output pixels.
-  int tile_columns = 16;      ///< The same.
+  int chunks = 0;             ///< Of 8 elements, an even number (the last may be empty).
+  int block_n = 64;           ///< Filters of a block: 64, or 16 where there are no more.
+  int filter_pitch = 0;       ///< From one filter to the next in shared memory.
   int fragment_elements = 0;  ///< In the patch, from a fragment of 16 pixels to the next.
   int elements = 0;           ///< Of one patch buffer, slack for a row's last chunk included.
-  int vector = 1;             ///< Elements copied at once: 8, 4, 2 or 1.
-  /// Patch rows are runs of the input: zero padding, no upsampling, pixels dense.
-  bool contiguous = false;
-  std::uint32_t vectors_of_pixel = 1;
-  /// 2^32 / vectors_of_pixel, rounded up: i / vectors_of_pixel is the upper half of i · this.
-  std::uint32_t vectors_reciprocal = 0;
   TileWalk walk;
   int filter_tiles = 0;
   int tiles = 0;  ///< N·Z·tile rows·tile columns
@@ -141,88 +130,6 @@ __device__ __forceinline__ void load_patch_filters(const FewChannelsArguments& a
   }
 }
 
-// Threads that copy a row together, and this one's place among them.
-struct RowCopiers {
-  int count, index;
-};
-
-// Copy `count` elements of a row from `first` on, zeros outside [0, end).
-// NOTE: element by element there is no asynchronous copy, so four loads are under way at once.
-template <int kVector, typename Element>
-__device__ __forceinline__ void copy_run(Element* to, const Element* row, int first, int count,
-                                         int end, const Element* anywhere, RowCopiers by) {
-  if (row == nullptr) end = first;
-  if constexpr (kVector == 1) {
-    constexpr int kAtOnce = 4;
-    for (int e = by.index; e < count; e += by.count * kAtOnce) {
-      Element v[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = first + e + i * by.count;
-        v[i] = at >= 0 && at < end ? row[at] : from_float<Element>(0.0f);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (e + i * by.count < count) to[e + i * by.count] = v[i];
-      }
-    }
-  } else {
-    for (int e = by.index * kVector; e < count; e += by.count * kVector) {
-      const bool valid = first + e >= 0 && first + e < end;
-      copy_async<kVector * 2>(ptx::shared_address(to + e), valid ? row + first + e : anywhere,
-                              valid);
-    }
-  }
-}
-
-// Copy `columns` pixels of a row from column `first_w` on, each as the padding mode says.
-template <int kVector, typename Element>
-__device__ __forceinline__ void copy_pixels(const DeviceGeometry& g, const FewChannelsLayout& l,
-                                            Element* to, const Element* row, int first_w,
-                                            const Element* anywhere, RowCopiers by) {
-  const std::uint32_t count = l.columns * l.vectors_of_pixel;
-  for (std::uint32_t e = by.index; e < count; e += by.count) {
-    const std::uint32_t column = l.vectors_of_pixel == 1 ? e : __umulhi(e, l.vectors_reciprocal);
-    const std::uint32_t channel = (e - column * l.vectors_of_pixel) * kVector;
-    const Element* pixel = pixel_of_row(g, row, first_w + static_cast<int>(column));
-    Element* at = to + column * l.pixel_pitch + channel;
-    if constexpr (kVector == 1) {
-      *at = pixel != nullptr ? pixel[channel] : from_float<Element>(0.0f);
-    } else {
-      copy_async<kVector * 2>(ptx::shared_address(at),
-                              pixel != nullptr ? pixel + channel : anywhere, pixel != nullptr);
-    }
-  }
-}
-
-// Copy the patch under a tile: a warp takes a row at a time, or, of a tile of one row, all do.
-template <int kVector, typename Element>
-__device__ __forceinline__ void load_patch_rows(const FewChannelsArguments& arguments,
-                                                Element* patch, int n, int first_d, int first_h,
-                                                int first_w) {
-  const DeviceGeometry& g = arguments.geometry;
-  const FewChannelsLayout& l = arguments.layout;
-  const auto* activation = static_cast<const Element*>(arguments.activation);
-  const auto* cache = static_cast<const Element*>(arguments.cache);
-  const bool together = l.tile_rows == 1;
-  const int thread = static_cast<int>(threadIdx.x);
-  const RowCopiers by =
-      together ? RowCopiers{kFewChannelsThreads, thread} : RowCopiers{32, thread % 32};
-  Element* to = patch;
-  for (int t = 0; t < g.filter[0]; ++t, to += l.rows * l.row_pitch) {
-    const int d = first_d + t * g.dilation[0];
-    for (int i = together ? 0 : thread / 32; i < l.rows; i += together ? 1 : kFewChannelsWarps) {
-      const Element* row = input_row(g, activation, cache, n, d, first_h + i);
-      if (l.contiguous) {
-        copy_run<kVector>(to + i * l.row_pitch, row, first_w * g.channels, l.columns * g.channels,
-                          g.seen[2] * g.channels, activation, by);
-      } else {
-        copy_pixels<kVector>(g, l, to + i * l.row_pitch, row, first_w, activation, by);
-      }
-    }
-  }
-}
-
 // Two neighbouring elements of the patch as one register.
 template <FragmentRead kRead, typename Element>
 __device__ __forceinline__ std::uint32_t load_pair(const Element* at) {
@@ -301,16 +208,16 @@ __global__ void __launch_bounds__(kFewChannelsThreads, kRows == 1 ? 3 : 2)
       const int w = at.q * l.tile_columns * g.stride[2] - g.pad[2];
       switch (l.vector) {
         case 8:
-          load_patch_rows<8>(arguments, patch, n, d, h, w);
+          load_patch_rows<8>(arguments, patch, n, d, h, w, kFewChannelsThreads);
           break;
         case 4:
-          load_patch_rows<4>(arguments, patch, n, d, h, w);
+          load_patch_rows<4>(arguments, patch, n, d, h, w, kFewChannelsThreads);
           break;
         case 2:
-          load_patch_rows<2>(arguments, patch, n, d, h, w);
+          load_patch_rows<2>(arguments, patch, n, d, h, w, kFewChannelsThreads);
           break;
         default:
-          load_patch_rows<1>(arguments, patch, n, d, h, w);
+          load_patch_rows<1>(arguments, patch, n, d, h, w, kFewChannelsThreads);
       }
     }
     copy_async_commit();

@@ -10,6 +10,7 @@
 #include "core/checked.hpp"
 #include "core/geometry.hpp"
 #include "core/text.hpp"
+#include "kernels/common/device_geometry.cuh"
 
 namespace convoy::small {
 
@@ -36,6 +37,31 @@ inline std::string patch_extent_refusal(const ConvGeometry& g) {
     }
   }
   return "";
+}
+
+/// Why a layer is none of at most `max_channels` input channels, or too large for staged patches;
+/// empty if it is one.
+inline std::string few_channels_refusal(const ConvGeometry& g, std::int64_t max_channels) {
+  // What keeps every product of the layout far inside 32 bits.
+  constexpr std::int64_t kMaxRowElements = (1 << 30) - 1;
+  constexpr std::int64_t kMaxFilters = 1 << 20;
+  if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
+  if (g.in_channels < 1 || g.in_channels > max_channels) {
+    return text("in_channels = ", g.in_channels, "; legal: 1 to ", max_channels,
+                "; nearest: ", max_channels);
+  }
+  std::string reason = device_geometry_refusal(g);
+  if (reason.empty()) reason = patch_extent_refusal(g);
+  if (!reason.empty()) return reason;
+  if (g.seen()[2] * g.in_channels > kMaxRowElements) {
+    return text("elements of an input row = ", g.seen()[2] * g.in_channels, "; legal: at most ",
+                kMaxRowElements);
+  }
+  if (g.out_channels > kMaxFilters) {
+    return text("out_channels = ", g.out_channels, "; legal: at most ", kMaxFilters,
+                "; nearest: ", kMaxFilters);
+  }
+  return {};
 }
 
 }  // namespace convoy::small
