@@ -52,10 +52,6 @@ double narrow_groups(const PlanRequest& request) {
   return bytes <= 32 ? 1.5 : 1.2;
 }
 
-// What kernels of operands in parts take longer: a launch, and the store of 128 outputs. By 297
-// times of an H200, of up to 64 channels (docs/lab/2026-11-30-first-layers-fp32.md).
-constexpr double kPartsLaunchUs = 4.0, kPartsStoreCycles = 62.0;
-
 bool is_curved(Activation activation) {
   return activation != Activation::none && activation != Activation::relu &&
          activation != Activation::leaky_relu;
@@ -100,7 +96,7 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
   const double mma_steps = std::ceil(kMmas * p.reduction_copies / config.row_copies()) / kMmas;
   const double steps = tiling.splits == 1 ? mma_steps : p.steps_per_split;
   const double outputs = config.block_m * config.block_n / 128.0;
-  const double store = outputs * (k.store_cycles + (config.split ? kPartsStoreCycles : 0.0) +
+  const double store = outputs * (k.store_cycles + (config.split ? k.parts_store_cycles : 0.0) +
                                   (request.epilogue.residual ? k.residual_cycles : 0.0) +
                                   (is_curved(request.epilogue.activation) ? k.curved_cycles : 0.0));
   const int multiprocessors = std::max(1, request.device.multiprocessors);
@@ -134,7 +130,7 @@ double estimate_us(const Tiling& tiling, const PlanRequest& request, const Model
           ? 0.0
           : k.split_us + 8.0 * tiling.splits * double(g.output_elements()) / k.split_bytes_per_us;
   const double us =
-      k.launch_us + (config.split ? kPartsLaunchUs : 0.0) + split_us +
+      k.launch_us + (config.split ? k.parts_launch_us : 0.0) + split_us +
       (epilogues == Epilogues::linear ? 0.0 : k.cold_us) +
       std::pow(std::pow(compute_us, k.overlap_power) + std::pow(memory_us, k.overlap_power),
                1 / k.overlap_power);

@@ -34,6 +34,9 @@ struct ModelConstants {
   double curved_cycles = 28.64;      ///< more with an activation that is not piecewise linear.
   double split_us = 2.759;           ///< us of the kernel that sums splits,
   double split_bytes_per_us = 6.034e+06;  ///< and bytes of sums that are written and read a us.
+  /// Operands in parts (fp32 as three TF32 products): us more of a launch, and cycles more to store
+  /// 128 outputs. By 297 times of an H200, of up to 64 channels.
+  double parts_launch_us = 4.0, parts_store_cycles = 62.0;
 };
 
 /// The constants for a device.

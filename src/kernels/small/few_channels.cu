@@ -43,14 +43,13 @@ LayoutResult few_channels_layout(const ConvGeometry& g, int fragments, std::int6
   const bool side_by_side = g.out[1] == 1;
   const std::int64_t tile_rows = side_by_side ? 1 : fragments;
   const std::int64_t tile_columns = kFewChannelsTileColumns * (side_by_side ? fragments : 1);
-  const std::int64_t rows = (tile_rows - 1) * g.stride[1] + (g.filter[1] - 1) * g.dilation[1] + 1;
-  const std::int64_t columns =
-      (tile_columns - 1) * g.stride[2] + (g.filter[2] - 1) * g.dilation[2] + 1;
-  // NOTE: with whole chunks in a pixel, 16 bytes of padding spread eight pixels over the banks.
-  const std::int64_t pixel_pitch = c % 8 == 0 ? c + 8 : c;
-  const std::int64_t row_pitch = round_up(columns * pixel_pitch, 8);
-  const std::int64_t elements = filter_t * rows * row_pitch + 8;
-  const FragmentRead read = fragment_read(g, l.by_tap, chunks, pixel_pitch);
+  static_cast<PatchLayout&>(l) = patch_layout(g, tile_rows, tile_columns, 8,
+                                              c % 8 == 0   ? 8
+                                              : c % 4 == 0 ? 4
+                                              : c % 2 == 0 ? 2
+                                                           : 1);
+  const std::int64_t elements = filter_t * l.rows * l.row_pitch + 8;
+  const FragmentRead read = fragment_read(g, l.by_tap, chunks, l.pixel_pitch);
   const std::int64_t block_n = g.out_channels <= 16 && read == FragmentRead::chunks ? 16 : 64;
   const int staging_floats = block_n == 16 ? kStagingFloats<2> : kStagingFloats<8>;
   const std::int64_t bytes = chunks * 8 + block_n * filter_pitch * 2 + 2 * elements * 2 +
@@ -64,18 +63,10 @@ LayoutResult few_channels_layout(const ConvGeometry& g, int fragments, std::int6
   l.block_n = static_cast<int>(block_n);
   l.chunks = static_cast<int>(chunks);
   l.filter_pitch = static_cast<int>(filter_pitch);
-  l.rows = static_cast<int>(rows);
-  l.columns = static_cast<int>(columns);
-  l.pixel_pitch = static_cast<int>(pixel_pitch);
-  l.row_pitch = static_cast<int>(row_pitch);
   l.elements = static_cast<int>(elements);
-  l.tile_rows = static_cast<int>(tile_rows);
-  l.tile_columns = static_cast<int>(tile_columns);
-  l.fragment_elements = static_cast<int>(
-      side_by_side ? kFewChannelsTileColumns * g.stride[2] * pixel_pitch : g.stride[1] * row_pitch);
-  l.vector = c % 8 == 0 ? 8 : c % 4 == 0 ? 4 : c % 2 == 0 ? 2 : 1;
-  l.contiguous = pixel_pitch == c && g.upsample == 1 &&
-                 (g.pad_mode[2] == PadMode::zero || (g.pad_begin[2] == 0 && g.pad_end[2] == 0));
+  l.fragment_elements =
+      static_cast<int>(side_by_side ? kFewChannelsTileColumns * g.stride[2] * l.pixel_pitch
+                                    : g.stride[1] * l.row_pitch);
   const std::int64_t tiles_p = ceil_div(g.out[1], tile_rows);
   const std::int64_t tiles_q = ceil_div(g.out[2], tile_columns);
   l.filter_tiles = static_cast<int>(ceil_div(g.out_channels, block_n));
@@ -86,9 +77,6 @@ LayoutResult few_channels_layout(const ConvGeometry& g, int fragments, std::int6
   }
   l.tiles = static_cast<int>(tiles);
   l.walk = {FastDivide(tiles_q), FastDivide(tiles_p), FastDivide(g.out[0])};
-  l.vectors_of_pixel = static_cast<std::uint32_t>(c / l.vector);
-  l.vectors_reciprocal =
-      static_cast<std::uint32_t>((std::uint64_t{1} << 32) / l.vectors_of_pixel + 1);
   return result;
 }
 

@@ -58,14 +58,7 @@ struct FewChannelsLayout : PatchLayout {
   }
 };
 
-struct FewChannelsArguments {
-  const void* activation;
-  const void* cache;
-  const void* filter;
-  DeviceGeometry geometry;
-  ConvOutput output;
-  FewChannelsLayout layout;
-};
+using FewChannelsArguments = PatchArguments<FewChannelsLayout>;
 
 #ifdef __CUDACC__
 

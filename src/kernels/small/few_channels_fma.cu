@@ -17,6 +17,7 @@ namespace convoy::small {
 namespace {
 
 constexpr std::int64_t kMaxFmaChannels = 64;
+constexpr std::int64_t kMaxOutputRow = std::numeric_limits<int>::max();
 
 // The layout of a launch and its model time, or why there is none.
 struct FmaLayoutResult {
@@ -25,28 +26,6 @@ struct FmaLayoutResult {
   double us = 0;
   std::string refusal;
 };
-
-// The patch under a tile of pixels in rows of `columns`.
-PatchLayout fma_patch_layout(const ConvGeometry& g, std::int64_t pixels, std::int64_t columns) {
-  PatchLayout l;
-  const std::int64_t c = g.in_channels;
-  // NOTE: 16 bytes of padding spread the pixels over the banks.
-  const std::int64_t pixel_pitch = c % 8 == 0 ? c + 4 : c;
-  const std::int64_t rows = pixels / columns;
-  l.tile_rows = static_cast<int>(rows);
-  l.tile_columns = static_cast<int>(columns);
-  l.rows = static_cast<int>((rows - 1) * g.stride[1] + (g.filter[1] - 1) * g.dilation[1] + 1);
-  l.columns = static_cast<int>((columns - 1) * g.stride[2] + (g.filter[2] - 1) * g.dilation[2] + 1);
-  l.pixel_pitch = static_cast<int>(pixel_pitch);
-  l.row_pitch = static_cast<int>(round_up(l.columns * pixel_pitch, 4));
-  l.vector = c % 4 == 0 ? 4 : 1;
-  l.contiguous = pixel_pitch == c && g.upsample == 1 &&
-                 (g.pad_mode[2] == PadMode::zero || (g.pad_begin[2] == 0 && g.pad_end[2] == 0));
-  l.vectors_of_pixel = static_cast<std::uint32_t>(c / l.vector);
-  l.vectors_reciprocal =
-      static_cast<std::uint32_t>((std::uint64_t{1} << 32) / l.vectors_of_pixel + 1);
-  return l;
-}
 
 // Filters of a strip: few that are none.
 std::int64_t fma_strip(std::int64_t filters) {
@@ -107,15 +86,22 @@ FmaLayoutResult fma_layout(const PlanRequest& request) {
   const std::int64_t strip = fma_strip(g.out_channels);
   const std::int64_t all_strips = ceil_div(g.out_channels, strip);
   const auto shared_memory = static_cast<std::int64_t>(request.device.shared_memory);
+  const std::int64_t output_row = g.out[2] * g.out_channels;
 
   // The quickest of all whose patches and filters fit.
   FmaLayoutResult best;
+  if (output_row > kMaxOutputRow) {
+    best.refusal =
+        text("elements of an output row = ", output_row, "; legal: at most ", kMaxOutputRow);
+    return best;
+  }
   std::int64_t least_bytes = std::numeric_limits<std::int64_t>::max();
   const auto try_layout = [&](std::int64_t threads, std::int64_t thread_pixels,
                               std::int64_t columns, std::int64_t sets) {
     const std::int64_t pixels = threads * thread_pixels * kFmaFilters / strip;
     FewChannelsFmaLayout l;
-    static_cast<PatchLayout&>(l) = fma_patch_layout(g, pixels, columns);
+    static_cast<PatchLayout&>(l) =
+        patch_layout(g, pixels / columns, columns, 4, g.in_channels % 4 == 0 ? 4 : 1);
     const std::int64_t strips = ceil_div(all_strips, sets);
     const std::int64_t filter_elements = reduction * strip * strips;
     const std::int64_t patch_elements = frames * l.rows * l.row_pitch;
@@ -124,8 +110,8 @@ FmaLayoutResult fma_layout(const PlanRequest& request) {
     const std::int64_t tiles = g.batch * g.out[0] * rows * ceil_div(g.out[2], columns);
     least_bytes = std::min(least_bytes, bytes);
     if (bytes > shared_memory || tiles > kMaxTiles) return;
-    // A thread's outputs are counted in 32 bits from the tile's first on.
-    if (l.tile_rows * g.out[2] * g.out_channels > std::numeric_limits<int>::max()) return;
+    // Pixels are counted in 32 bits from the tile's first on.
+    if (l.tile_rows * output_row > kMaxOutputRow) return;
 
     const bool by_tap = l.pixel_pitch != g.in_channels || g.dilation[2] != 1;
     l.thread_pixels = static_cast<int>(thread_pixels);

@@ -37,14 +37,7 @@ struct FewChannelsFmaLayout : PatchLayout {
   }
 };
 
-struct FewChannelsFmaArguments {
-  const void* activation;
-  const void* cache;
-  const void* filter;
-  DeviceGeometry geometry;
-  ConvOutput output;
-  FewChannelsFmaLayout layout;
-};
+using FewChannelsFmaArguments = PatchArguments<FewChannelsFmaLayout>;
 
 #ifdef __CUDACC__
 

@@ -15,10 +15,6 @@
 namespace convoy::small {
 namespace {
 
-constexpr std::int64_t kMaxFilters = 1 << 20;
-// NOTE: a block counts up to a set of tiles past the last one.
-constexpr std::int64_t kMaxTiles = (1 << 30) - 1;
-
 // Channels of a pixel in the patch.
 constexpr std::int64_t cell_of(std::int64_t channels) {
   return channels == 1 ? 1 : channels <= 4 ? 4 : 8;
@@ -196,21 +192,11 @@ class NarrowInputCandidate final : public KernelCandidate {
     const ConvGeometry& g = request.geometry;
     if (auto refused = require_capability_from(request.device, 90, "stmatrix")) return *refused;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
-    if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
-    if (g.in_channels < 1 || g.in_channels > kNarrowInputMaxChannels) {
-      return text("in_channels = ", g.in_channels, "; legal: 1 to ", kNarrowInputMaxChannels,
-                  "; nearest: ", kNarrowInputMaxChannels);
-    }
     if (g.filter[2] > 1 && g.dilation[2] != 1) {
       return text("dilation of width = ", g.dilation[2], "; legal: 1");
     }
-    std::string reason = device_geometry_refusal(g);
-    if (reason.empty()) reason = patch_extent_refusal(g);
+    std::string reason = few_channels_refusal(g, kNarrowInputMaxChannels);
     if (!reason.empty()) return reason;
-    if (g.out_channels > kMaxFilters) {
-      return text("out_channels = ", g.out_channels, "; legal: at most ", kMaxFilters,
-                  "; nearest: ", kMaxFilters);
-    }
     reason = narrow_input_layout(request).refusal;
     if (!reason.empty()) return reason;
 

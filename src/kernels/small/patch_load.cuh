@@ -4,9 +4,13 @@
 // padding, upsampling, cached frames. For kernels whose blocks walk over tiles.
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/common/device_code.cuh"
 #include "kernels/common/device_geometry.cuh"
+#include "kernels/common/output.cuh"
 #include "kernels/common/ptx.cuh"
+#include "kernels/small/patch_extents.hpp"
 
 namespace convoy::small {
 
@@ -24,6 +28,42 @@ struct PatchLayout {
   std::uint32_t vectors_of_pixel = 1;
   /// 2^32 / vectors_of_pixel, rounded up: i / vectors_of_pixel is the upper half of i · this.
   std::uint32_t vectors_reciprocal = 0;
+};
+
+/// The patch under a tile of output pixels, of elements of which 16 bytes hold `unit`.
+inline PatchLayout patch_layout(const ConvGeometry& g, std::int64_t tile_rows,
+                                std::int64_t tile_columns, std::int64_t unit, int vector) {
+  PatchLayout l;
+  const std::int64_t c = g.in_channels;
+  const auto reach = [&](std::int64_t outputs, int axis) {
+    return static_cast<int>((outputs - 1) * g.stride[axis] +
+                            (g.filter[axis] - 1) * g.dilation[axis] + 1);
+  };
+  l.tile_rows = static_cast<int>(tile_rows);
+  l.tile_columns = static_cast<int>(tile_columns);
+  l.rows = reach(tile_rows, 1);
+  l.columns = reach(tile_columns, 2);
+  // NOTE: with whole chunks of 8 in a pixel, 16 bytes of padding spread pixels over the banks.
+  l.pixel_pitch = static_cast<int>(c % 8 == 0 ? c + unit : c);
+  l.row_pitch = static_cast<int>(round_up(std::int64_t{l.columns} * l.pixel_pitch, unit));
+  l.vector = vector;
+  l.contiguous = l.pixel_pitch == c && g.upsample == 1 &&
+                 (g.pad_mode[2] == PadMode::zero || (g.pad_begin[2] == 0 && g.pad_end[2] == 0));
+  l.vectors_of_pixel = static_cast<std::uint32_t>(c / vector);
+  l.vectors_reciprocal =
+      static_cast<std::uint32_t>((std::uint64_t{1} << 32) / l.vectors_of_pixel + 1);
+  return l;
+}
+
+/// What a kernel is launched with: `Layout` is a PatchLayout and what else its host works out.
+template <typename Layout>
+struct PatchArguments {
+  const void* activation;
+  const void* cache;
+  const void* filter;
+  DeviceGeometry geometry;
+  ConvOutput output;
+  Layout layout;
 };
 
 #ifdef __CUDACC__
