@@ -128,6 +128,12 @@ std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed
         ceil_div(view_pixels(g, view), std::int64_t{config.block_m}) * view.phases * g.groups *
             ceil_div(g.group_filters(), std::int64_t{config.block_n}),
         kMax);
+  if (reason.empty() && instance.listing == nullptr &&
+      !plan_tiling(instance, g, packed_filter, 1).walks) {
+    reason = text("taps that the kernel would have to list; legal: zeros around rows and columns, ",
+                  "upsampling folded into the filter, at most ", kWalkedRows, "x", kWalkedColumns,
+                  " taps of a frame (this tile walks them); nearest: a tile that lists them");
+  }
   return reason;
 }
 

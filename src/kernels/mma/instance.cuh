@@ -8,14 +8,18 @@
 
 namespace convoy::mma {
 
-/// Instantiate the kernel for `kConfig` and describe it.
-template <Config kConfig>
+/// Instantiate the kernels for `kConfig` and describe them; with `kLists` that for any input too.
+template <Config kConfig, bool kLists>
 Instance make_instance() {
   using Kernel = void (*)(Params);
   const auto address = [](Kernel kernel) { return reinterpret_cast<const void*>(kernel); };
   constexpr Epilogues kWalked = kConfig.has_linear() ? Epilogues::others : Epilogues::all;
-  Instance instance{.config = kConfig,
-                    .listing = address(&conv_fprop_kernel<Packed<kConfig>, List, Epilogues::all>)};
+  static_assert(kLists || kConfig.can_walk(),
+                "mma::make_instance: what does not walk its taps lists them");
+  Instance instance{.config = kConfig};
+  if constexpr (kLists) {
+    instance.listing = address(&conv_fprop_kernel<Packed<kConfig>, List, Epilogues::all>);
+  }
   if constexpr (kConfig.can_walk()) {
     instance.walking = address(&conv_fprop_kernel<Packed<kConfig>, Walk, kWalked>);
   }

@@ -14,7 +14,7 @@ namespace convoy::mma {
 /// A compiled configuration.
 struct Instance {
   Config config;
-  const void* listing = nullptr;  ///< The kernel for any input (input.cuh) and epilogue.
+  const void* listing = nullptr;  ///< The kernel for any input (input.cuh) and epilogue; or none.
   const void* walking = nullptr;  ///< Faster, for what can be walked; or none.
   const void* linear = nullptr;   ///< For what can be walked, with a linear epilogue; or none.
   const void* rows = nullptr;     ///< The same for 1x1 layers.
