@@ -4,7 +4,7 @@
 // time with both, interleaved, and whether every bit of the outputs is the same.
 //
 //   convoy_compare_builds BEFORE.so AFTER.so [--seconds S] [--dtype TYPE] [--epilogue STEPS]
-//                         [--tf32] [--csv FILE] SHAPES...
+//                         [--tf32] [--kernel NAME] [--csv FILE] SHAPES...
 //
 // SHAPES: shape files or shape strings; types and epilogues that a file gives its layers count more
 // than the options. Exit code: 0, or 1 where bits differ or a layer fails.
@@ -64,6 +64,7 @@ struct Options {
   double seconds = 0.3;
   DType dtype = DType::bf16;
   bool allow_tf32 = false;
+  std::string kernel;  ///< Empty: each build chooses.
   EpilogueKind epilogue;
   std::vector<std::string> shapes;
 };
@@ -76,7 +77,7 @@ struct Tensors {
 /// One layer as one build runs it.
 class Layer {
  public:
-  Layer(const Build& build, const ProblemShape& problem, DType dtype, bool allow_tf32,
+  Layer(const Build& build, const Options& options, const ProblemShape& problem, DType dtype,
         const EpilogueKind& kind, const Tensors& tensors, std::size_t output_bytes)
       : build_(build), output_(Device::cuda, output_bytes) {
     CONVOY_OF(build, convoy_epilogue_init)(&epilogue_, sizeof epilogue_);
@@ -89,7 +90,8 @@ class Layer {
     convoy_plan_options_t plan_options;
     CONVOY_OF(build, convoy_plan_options_init)(&plan_options, sizeof plan_options);
     plan_options.dtype = static_cast<int>(dtype);
-    plan_options.allow_tf32 = allow_tf32 ? 1 : 0;
+    plan_options.allow_tf32 = options.allow_tf32 ? 1 : 0;
+    plan_options.kernel = options.kernel.c_str();
     plan_options.device = CONVOY_DEVICE_CUDA;
     plan_options.packed_filter = 1;
     plan_options.epilogue = &epilogue_;
@@ -214,9 +216,8 @@ Row compare(const Build (&builds)[2], const std::string& set, const cli::ShapeCa
   tensors.residual = random_memory(g.output_elements(), dtype, 5, 1.0f);
   cli::synchronize(Device::cuda);
   const std::size_t bytes = std::size_t(g.output_elements()) * size_of(dtype);
-  const bool tf32 = options.allow_tf32;
-  const Layer before(builds[0], shape.problem, dtype, tf32, kind, tensors, bytes);
-  const Layer after(builds[1], shape.problem, dtype, tf32, kind, tensors, bytes);
+  const Layer before(builds[0], options, shape.problem, dtype, kind, tensors, bytes);
+  const Layer after(builds[1], options, shape.problem, dtype, kind, tensors, bytes);
 
   Row row;
   row.set = set;
@@ -294,6 +295,8 @@ int main(int argc, char** argv) {
   line.number("--seconds", options.seconds, "of timed runs, each layer");
   line.dtype(options.dtype);
   line.flag("--tf32", options.allow_tf32, "with fp32: products of TF32 will do");
+  line.word("--kernel", options.kernel,
+            "this one in both builds; a build chooses where there is none");
   std::string epilogue = "none";
   line.word("--epilogue", epilogue, "of layers that do not say theirs: bias+silu+residual");
   line.word("--csv", options.csv_path, "the table as a file");

@@ -4,7 +4,9 @@
 // library: one of each formula and each type.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 #include <vector>
 
@@ -131,6 +133,41 @@ TEST_F(Sm90Activations, InFp32) {
     }
   }
   FAIL() << "no instance with fp32 outputs has every path";
+}
+
+// ReLU passes a NaN through: that of a pixel is in all of its sums.
+void check_relu_of_nan(const sm90::Instance& instance) {
+  SCOPED_TRACE(sm90::name_of(instance));
+  const DType type = instance.config.in;
+  constexpr std::int64_t kPixels = 64, kChannels = 64, kNanPixel = 37;
+  const Conv2dProblemShape problem{
+      .in_height = 8, .in_width = 8, .in_channels = kChannels, .out_channels = kChannels};
+  std::vector<float> in(kPixels * kChannels), identity(kChannels * kChannels);
+  for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(i % 7) - 3.0f;
+  in[kNanPixel * kChannels + 5] = std::numeric_limits<float>::quiet_NaN();
+  for (std::int64_t c = 0; c < kChannels; ++c) identity[c * kChannels + c] = 1.0f;
+  const GuardedBuffer activation = upload(in, type), filter = upload(identity, type);
+  GuardedBuffer output(in.size() * 2);
+  RunPointers pointers;
+  pointers.output = output.data();
+  pointers.activation = activation.data();
+  pointers.filter = filter.data();
+  pointers.epilogue.activation = Activation::relu;
+  launch_instance(instance, problem, pointers);
+  const std::vector<unsigned char> got = output.download();
+  for (std::int64_t i = 0; i < kPixels * kChannels; ++i) {
+    const double y = load_element(got.data(), i, type);
+    if (i / kChannels == kNanPixel) {
+      EXPECT_TRUE(std::isnan(y)) << "filter " << i % kChannels << ": " << y;
+    } else {
+      EXPECT_EQ(y, std::max(0.0f, in[static_cast<std::size_t>(i)])) << "output " << i;
+    }
+  }
+}
+TEST_F(Sm90Activations, ReluOfNan) {
+  check_relu_of_nan(instance_where(DType::bf16, DType::bf16, in_turns));
+  check_relu_of_nan(instance_where(DType::bf16, DType::bf16, swapped));
+  check_relu_of_nan(instance_where(DType::bf16, DType::bf16, shared_by_ctas));
 }
 
 // SiLU or GELU of every 16-bit value, infinities and NaNs among them, next to values of any other

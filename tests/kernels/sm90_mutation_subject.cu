@@ -42,19 +42,19 @@ constexpr int kSplits = 1, kMultiprocessors = 2;
 
 /// The path that the problem takes, alone.
 template <Config kOf>
-Instance plain_instance() {
-  constexpr auto kPlain = EpiloguePath::plain;
+Instance linear_instance() {
+  constexpr auto kLinear = EpiloguePath::linear;
   Instance instance{.config = kOf, .shared_bytes = kOf.shared_bytes()};
-  instance.kernels[static_cast<int>(kPlain)] = reinterpret_cast<const void*>(
-      &conv_fprop_kernel<Packed<kOf>, kPlain, NoComputeOp, NoStoreOp>);
+  instance.kernels[static_cast<int>(kLinear)] = reinterpret_cast<const void*>(
+      &conv_fprop_kernel<Packed<kOf>, kLinear, NoComputeOp, NoStoreOp>);
   return instance;
 }
 
 Instance instance_for([[maybe_unused]] PrologueNorm norm) {
 #ifndef CONVOY_SUBJECT_SPLIT
-  if (norm != PrologueNorm::none) return plain_instance<kNormalising>();
+  if (norm != PrologueNorm::none) return linear_instance<kNormalising>();
 #endif
-  return plain_instance<kConfig>();
+  return linear_instance<kConfig>();
 }
 
 /// With a prologue by `norm`, or without one.

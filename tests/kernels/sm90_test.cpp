@@ -332,7 +332,7 @@ TEST(Sm90Instances, RefuseEpiloguesWithoutAnEntryPoint) {
     EXPECT_EQ(reason(64, silu), "");
     const bool general = instance.has(sm90::EpiloguePath::general);
     const bool of_curved = instance.has(sm90::EpiloguePath::curved);
-    if (general && (of_curved || !instance.has(sm90::EpiloguePath::plain))) {
+    if (general && (of_curved || !instance.has(sm90::EpiloguePath::linear))) {
       ++all;
       EXPECT_EQ(reason(63, each_step), "");
       EXPECT_EQ(reason(64, gelu), "");
@@ -726,7 +726,7 @@ TEST_F(Sm90, EpilogueOrders) {
 }
 
 // Each kernel's own tile in whole and ragged tiles, more channels than its stages hold, filters
-// that TMA stores and that it cannot: plain, with bias and scale, with bias, ReLU and residual.
+// that TMA stores and that it cannot: plain, with bias and scale, with ReLU, with a residual too.
 // NOTE: a kernel at a time, in its own type: in a build with CONVOY_EPILOGUES=turns the one that
 // has a path for each, where there is one.
 TEST_F(Sm90, EpiloguesOfEveryTile) {
@@ -764,8 +764,9 @@ TEST_F(Sm90, EpiloguesOfEveryTile) {
       test.epilogue.scale = 2.0f;
       test.epilogue.bias_dtype = DType::fp16;
       run_on_all(test, name);
-      test.epilogue.bias_dtype = DType::bf16;
       test.epilogue.activation = Activation::relu;
+      run_on_all(test, name);
+      test.epilogue.bias_dtype = DType::bf16;
       test.epilogue.beta = 3.0f;
       test.residual = true;
       run_on_all(test, name);

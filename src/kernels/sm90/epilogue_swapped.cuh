@@ -46,7 +46,7 @@ __device__ __forceinline__ void finish_swapped_piece(const Params& p, int warp_i
   const std::uint32_t address = ptx::shared_address(buffer);
 
   std::uint32_t words[kValues / 2] = {};
-  if (kPath != EpiloguePath::plain && has_residual) {
+  if (kPath != EpiloguePath::linear && has_residual) {
     ptx::barrier_wait(source_full, parity);
 #pragma unroll
     for (int j = 0; j < kValues / 8; ++j) {
@@ -60,11 +60,19 @@ __device__ __forceinline__ void finish_swapped_piece(const Params& p, int warp_i
     const float2 pair = unpack2<Out>(words[i / 2]);
     return i % 2 == 0 ? pair.x : pair.y;
   };
+  const auto add_bias = [&] {
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) {
-    v[i] = fmaf(v[i], p.epilogue.scale, i / 2 % 2 == 0 ? bias_low : bias_high);
-  }
-  if constexpr (kPath != EpiloguePath::plain) {
+    for (int i = 0; i < kValues; ++i) {
+      v[i] = fmaf(v[i], p.epilogue.scale, i / 2 % 2 == 0 ? bias_low : bias_high);
+    }
+  };
+  if constexpr (kPath == EpiloguePath::linear) {
+    if (p.linear_steps) {
+      add_bias();
+      if (p.epilogue.activation == Activation::relu) rectify(v);
+    }
+  } else {
+    add_bias();
     apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
   }
 #pragma unroll
@@ -87,7 +95,7 @@ __device__ __forceinline__ void store_swapped_tile(
   constexpr int kBatch = kConfig.staging_buffers();
   constexpr int kPerBlock = kConfig.pieces_per_block();
   constexpr int kValues = kConfig.piece_m() / 2;
-  const bool has_residual = kPath != EpiloguePath::plain && p.epilogue.has_residual;
+  const bool has_residual = kPath != EpiloguePath::linear && p.epilogue.has_residual;
   const bool storing = warp_in_warpgroup == 0 && ptx::lane_id() == 0;
   const std::uint32_t pieces_barrier = kPiecesBarrier + warpgroup;
   const auto piece = [&](int q) { return swapped_piece<kConfig>(tile, first_block, q); };

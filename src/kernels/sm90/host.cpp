@@ -98,6 +98,8 @@ const void* choose_kernel(const Instance& instance, const Epilogue& epilogue, Pa
   const EpiloguePath path = p.statistics.slots > 0 ? EpiloguePath::statistics
                                                    : path_of(instance.config, kind, p.direct_store);
   if (path == EpiloguePath::curved) set_curved_activation(epilogue, &p.activation);
+  p.linear_steps = p.epilogue.scale != 1.0f || p.epilogue.bias != nullptr ||
+                   (path == EpiloguePath::linear && p.epilogue.activation == Activation::relu);
   const void* const entry = entry_of(instance, path);
   if (entry == nullptr) {
     refuse(text(name_of(instance), ": an epilogue ", to_string(epilogue),

@@ -40,7 +40,8 @@ Instance make_instance() {
   if constexpr (kGeneral) add.template operator()<EpiloguePath::general>();
   if constexpr (kCurved && !kHasOps) add.template operator()<EpiloguePath::curved>();
   if constexpr (kEntries != Entries::general && !kHasOps) {
-    add.template operator()<EpiloguePath::plain>();
+    // NOTE: a split tile is stored once for all of its CTAs: by `fused` no slower.
+    if constexpr (!kConfig.splits_k()) add.template operator()<EpiloguePath::linear>();
     add.template operator()<EpiloguePath::fused>();
     if constexpr (kConfig.takes_statistics()) add.template operator()<EpiloguePath::statistics>();
   }

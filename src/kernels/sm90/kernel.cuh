@@ -142,7 +142,7 @@ struct Kernel {
     } else if (at.warp == 3) {
       if (ptx::elect_one()) {
         ptx::prefetch_tensor_map(&p.output_map[0]);
-        if (kPath != EpiloguePath::plain && p.epilogue.has_residual) {
+        if (kPath != EpiloguePath::linear && p.epilogue.has_residual) {
           ptx::prefetch_tensor_map(&p.source_map[0]);
           for (int i = 0; i < Smem::kSources; ++i) ptx::barrier_init(&smem.source_full[i], 1);
           ptx::fence_barrier_init();
@@ -602,7 +602,7 @@ struct Kernel {
     me.lane = at.lane;
     me.stores = at.lane == 0 && (!kSwapped || me.warp == 0);
     me.fetches_residual =
-        kPath != EpiloguePath::plain && !kSplit && p.epilogue.has_residual && !p.direct_store;
+        kPath != EpiloguePath::linear && !kSplit && p.epilogue.has_residual && !p.direct_store;
     me.first_block = kPingpong ? 0 : me.warpgroup * kBlocks;
     const std::uint32_t act_address = ptx::shared_address(smem.act);
     const std::uint32_t filter_address = ptx::shared_address(smem.filter);

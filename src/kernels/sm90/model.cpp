@@ -243,13 +243,19 @@ ModelledTime model_time(const ConvGeometry& g, const Tiling& tiling, int multipr
 
 double estimate_us(const ConvGeometry& geometry, const Tiling& tiling, int multiprocessors,
                    const EpilogueKind& epilogue, const ModelConstants& constants) {
-  const ModelledTime time = model_time(geometry, tiling, multiprocessors, epilogue, constants);
+  // NOTE: constants and correction are of times in which ReLU was among the fused steps. As a
+  // linear one it takes 1 % of a layer.
+  EpilogueKind timed = epilogue;
+  if (path_of(tiling.config, epilogue, tiling.params.direct_store) == EpiloguePath::linear) {
+    timed.activation = Activation::none;
+  }
+  const ModelledTime time = model_time(geometry, tiling, multiprocessors, timed, constants);
   // NOTE: trained on whole operands, outputs of the same type, without norms.
   const Config& config = tiling.config;
   const bool is_known = !config.is_blockwise() && config.out == config.in &&
                         tiling.params.norm == PrologueNorm::none &&
                         knows_problem(geometry, config.in);
-  return is_known ? corrected_us(CorrectedKernel::fprop, time, geometry, epilogue, config.in)
+  return is_known ? corrected_us(CorrectedKernel::fprop, time, geometry, timed, config.in)
                   : time.us;
 }
 

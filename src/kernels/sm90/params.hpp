@@ -41,8 +41,8 @@ inline constexpr int kMaxPhases = 4;
 /// How much of the run-time epilogue a launch needs: one kernel each, so that the usual ones stay
 /// short (what is not executed still costs instruction fetches, and kernels start cold).
 enum class EpiloguePath {
-  plain,       ///< scale·conv + bias
-  fused,       ///< plus ReLU or SiLU, plus a residual
+  linear,      ///< scale·conv + bias, at most ReLU
+  fused,       ///< the same with SiLU, and a residual
   curved,      ///< the same with GELU, sigmoid, tanh, hardswish, clamp, leaky ReLU
   general,     ///< everything: rounding after each step, stores without TMA, ops
   statistics,  ///< as fused, with the statistics of what is stored
@@ -151,6 +151,7 @@ struct Params {
   void* output_pointer;        ///< For stores that TMA cannot do.
   const void* source_pointer;  ///< Likewise.
   bool direct_store;  ///< Rows of the output are not multiples of 16 bytes: store without TMA.
+  bool linear_steps;  ///< There is a scale, a bias, or in EpiloguePath::linear a ReLU.
 #ifdef CONVOY_SM90_TRACE
   long long* trace = nullptr;  ///< kTraceSlots stamps a CTA, for bench/sm90/cta_trace.py.
 #endif

@@ -121,8 +121,8 @@ EpiloguePath path_of(const Config& config, const EpilogueKind& epilogue, bool di
   }
   switch (epilogue.activation) {
     case Activation::none:
-      return epilogue.residual ? EpiloguePath::fused : EpiloguePath::plain;
     case Activation::relu:
+      return epilogue.residual ? EpiloguePath::fused : EpiloguePath::linear;
     case Activation::silu:
       return EpiloguePath::fused;
     case Activation::leaky_relu:
@@ -135,8 +135,12 @@ EpiloguePath path_of(const Config& config, const EpilogueKind& epilogue, bool di
 }
 
 const void* entry_of(const Instance& instance, EpiloguePath path) {
-  const bool is_alone = !instance.has(EpiloguePath::plain);
-  return instance.kernels[static_cast<int>(is_alone ? EpiloguePath::general : path)];
+  if (!instance.has(EpiloguePath::fused)) {
+    path = EpiloguePath::general;
+  } else if (path == EpiloguePath::linear && !instance.has(path)) {
+    path = EpiloguePath::fused;
+  }
+  return instance.kernels[static_cast<int>(path)];
 }
 
 std::string legal_epilogues(const Instance& instance) {
@@ -225,7 +229,7 @@ std::string statistics_refusal(const Instance& instance, const ConvGeometry& g,
                 "multiple of ", kSliceFilters, " filters");
   }
   const EpiloguePath path = path_of(instance.config, epilogue, false);
-  if (path != EpiloguePath::plain && path != EpiloguePath::fused) {
+  if (path != EpiloguePath::linear && path != EpiloguePath::fused) {
     return text(statistics, " behind an epilogue ", to_string(epilogue),
                 "; legal: none, relu, silu, rounded once");
   }
