@@ -74,7 +74,8 @@ constexpr Constant kMmaConstants[] = {
     CONSTANT(latency_cycles),      CONSTANT(round_cycles),     CONSTANT(alone_share),
     CONSTANT(tap_cycles),          CONSTANT(store_cycles),     CONSTANT(residual_cycles),
     CONSTANT(curved_cycles),       CONSTANT(split_us),         CONSTANT(split_bytes_per_us),
-    CONSTANT(persistent_share),    CONSTANT(taps_first_share),
+    CONSTANT(persistent_share),    CONSTANT(taps_first_share), CONSTANT(parts_launch_us),
+    CONSTANT(parts_store_cycles),
 #undef CONSTANT
 };
 static_assert(sizeof(mma::ModelConstants) == (std::size(kMmaConstants) + 3) * sizeof(double),
