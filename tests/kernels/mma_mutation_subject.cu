@@ -43,7 +43,7 @@ int run(bool residual, PadMode pad_mode) {
     pointers.epilogue.residual = source.data();
     pointers.epilogue.beta = 1.0f;
   }
-  Tiling tiling = plan_tiling(make_instance<kConfig>(), problem.geometry, false, 1);
+  Tiling tiling = plan_tiling(make_instance<kConfig, true>(), problem.geometry, false, 1);
   prepare(tiling, 2);
   launch(tiling, pointers, DType::bf16, nullptr);
   if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) {
