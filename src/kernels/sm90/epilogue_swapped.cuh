@@ -32,7 +32,7 @@ __device__ __forceinline__ void load_swapped_bias(const Params& p, const Tile& t
 /// Values of a piece: the epilogue, then to the staging buffer, where the residual may lie.
 template <Config kConfig, EpiloguePath kPath>
 __device__ __forceinline__ void finish_swapped_piece(const Params& p, int warp_in_warpgroup,
-                                                     float (&v)[kConfig.piece_m() / 2],
+                                                     float (&v)[kConfig.piece_m() / 2], float scale,
                                                      float bias_low, float bias_high,
                                                      std::uint8_t* buffer,
                                                      ptx::Barrier* source_full,
@@ -60,19 +60,11 @@ __device__ __forceinline__ void finish_swapped_piece(const Params& p, int warp_i
     const float2 pair = unpack2<Out>(words[i / 2]);
     return i % 2 == 0 ? pair.x : pair.y;
   };
-  const auto add_bias = [&] {
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) {
-      v[i] = fmaf(v[i], p.epilogue.scale, i / 2 % 2 == 0 ? bias_low : bias_high);
-    }
-  };
-  if constexpr (kPath == EpiloguePath::linear) {
-    if (p.linear_steps) {
-      add_bias();
-      if (p.epilogue.activation == Activation::relu) rectify(v);
-    }
-  } else {
-    add_bias();
+  for (int i = 0; i < kValues; ++i) {
+    v[i] = fmaf(v[i], scale, i / 2 % 2 == 0 ? bias_low : bias_high);
+  }
+  if constexpr (kPath != EpiloguePath::linear) {
     apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
   }
 #pragma unroll
@@ -99,13 +91,34 @@ __device__ __forceinline__ void store_swapped_tile(
   const bool storing = warp_in_warpgroup == 0 && ptx::lane_id() == 0;
   const std::uint32_t pieces_barrier = kPiecesBarrier + warpgroup;
   const auto piece = [&](int q) { return swapped_piece<kConfig>(tile, first_block, q); };
+  // What is left to do for a piece.
+  float scale = p.epilogue.scale;
+  float rest[2 * kConfig.blocks()];
+#pragma unroll
+  for (int i = 0; i < 2 * kConfig.blocks(); ++i) rest[i] = bias[i];
+  // NOTE: ReLU of all pieces at once, and then nothing: x + -0 is x. A branch a piece costs layers
+  // without it 1 %.
+  if (kPath == EpiloguePath::linear && p.epilogue.activation == Activation::relu) {
+#pragma unroll
+    for (int b = 0; b < kConfig.blocks(); ++b) {
+#pragma unroll
+      for (int i = 0; i < kConfig.tile_columns() / 2; ++i) {
+        accumulators[b][i] = fmaf(accumulators[b][i], scale, bias[2 * b + i / 2 % 2]);
+      }
+      rectify(accumulators[b]);
+    }
+    scale = 1.0f;
+#pragma unroll
+    for (float& x : rest) x = -0.0f;
+  }
   // The last tile's stores must have been read; with a residual they were before it was fetched.
   if (storing) ptx::tma_store_wait_read<0>();
   ptx::named_barrier_sync(pieces_barrier, 128);
   const auto finish = [&](int q, float(&v)[kValues], float low, float high) {
-    finish_swapped_piece<kConfig, kPath>(
-        p, warp_in_warpgroup, v, low, high, staging.buffers + q % kBatch * kConfig.piece_bytes(),
-        &staging.source_full[q % kBatch], source_parity<kConfig>(staging, q), has_residual);
+    finish_swapped_piece<kConfig, kPath>(p, warp_in_warpgroup, v, scale, low, high,
+                                         staging.buffers + q % kBatch * kConfig.piece_bytes(),
+                                         &staging.source_full[q % kBatch],
+                                         source_parity<kConfig>(staging, q), has_residual);
   };
   const auto store_batch = [&](int first) {
     ptx::fence_async_shared();
@@ -148,12 +161,12 @@ __device__ __forceinline__ void store_swapped_tile(
       for (int i = 0; i < kValues; ++i) {
         v[i] = accumulators[k / kPerBlock][k % kPerBlock * kValues + i];
       }
-      float low = bias[0], high = bias[1];
+      float low = rest[0], high = rest[1];
 #pragma unroll
       for (int b = 1; b < kConfig.blocks(); ++b) {
         if (q < b * kPerBlock) continue;
-        low = bias[2 * b];
-        high = bias[2 * b + 1];
+        low = rest[2 * b];
+        high = rest[2 * b + 1];
       }
       finish(q, v, low, high);
     }
