@@ -135,12 +135,9 @@ EpiloguePath path_of(const Config& config, const EpilogueKind& epilogue, bool di
 }
 
 const void* entry_of(const Instance& instance, EpiloguePath path) {
-  if (!instance.has(EpiloguePath::fused)) {
-    path = EpiloguePath::general;
-  } else if (path == EpiloguePath::linear && !instance.has(path)) {
-    path = EpiloguePath::fused;
-  }
-  return instance.kernels[static_cast<int>(path)];
+  if (path == EpiloguePath::linear && !instance.has(path)) path = EpiloguePath::fused;
+  const bool is_alone = !instance.has(EpiloguePath::linear) && !instance.has(EpiloguePath::fused);
+  return instance.kernels[static_cast<int>(is_alone ? EpiloguePath::general : path)];
 }
 
 std::string legal_epilogues(const Instance& instance) {
