@@ -18,6 +18,7 @@
 #include "kernels/common/output.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/common/tile_walk.cuh"
+#include "kernels/small/patch_arguments.hpp"
 #include "kernels/small/patch_load.cuh"
 
 namespace convoy::small {

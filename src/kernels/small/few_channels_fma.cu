@@ -110,7 +110,7 @@ FmaLayoutResult fma_layout(const PlanRequest& request) {
     const std::int64_t tiles = g.batch * g.out[0] * rows * ceil_div(g.out[2], columns);
     least_bytes = std::min(least_bytes, bytes);
     if (bytes > shared_memory || tiles > kMaxTiles) return;
-    // Pixels are counted in 32 bits from the tile's first on.
+    // Outputs are counted in 32 bits from the tile's first on.
     if (l.tile_rows * output_row > kMaxOutputRow) return;
 
     const bool by_tap = l.pixel_pitch != g.in_channels || g.dilation[2] != 1;

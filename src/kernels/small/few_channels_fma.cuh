@@ -10,6 +10,7 @@
 
 #include "kernels/common/short_epilogue.cuh"
 #include "kernels/common/tile_walk.cuh"
+#include "kernels/small/patch_arguments.hpp"
 #include "kernels/small/patch_load.cuh"
 
 namespace convoy::small {

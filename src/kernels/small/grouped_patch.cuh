@@ -13,6 +13,7 @@
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/output.cuh"
 #include "kernels/common/ptx.cuh"
+#include "kernels/small/patch_arguments.hpp"
 
 namespace convoy::small {
 
@@ -60,14 +61,7 @@ struct GroupedPatchLayout {
   }
 };
 
-struct GroupedPatchArguments {
-  const void* activation;
-  const void* cache;
-  const void* filter;
-  DeviceGeometry geometry;
-  ConvOutput output;
-  GroupedPatchLayout layout;
-};
+using GroupedPatchArguments = PatchArguments<GroupedPatchLayout>;
 
 #ifdef __CUDACC__
 

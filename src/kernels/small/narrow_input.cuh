@@ -22,6 +22,7 @@
 #include "kernels/common/ptx.cuh"
 #include "kernels/common/short_epilogue.cuh"
 #include "kernels/common/tile_walk.cuh"
+#include "kernels/small/patch_arguments.hpp"
 
 namespace convoy::small {
 
@@ -78,14 +79,7 @@ struct NarrowInputLayout {
   }
 };
 
-struct NarrowInputArguments {
-  const void* activation;
-  const void* cache;
-  const void* filter;
-  DeviceGeometry geometry;
-  ConvOutput output;
-  NarrowInputLayout layout;
-};
+using NarrowInputArguments = PatchArguments<NarrowInputLayout>;
 
 #ifdef __CUDACC__
 

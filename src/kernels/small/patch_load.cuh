@@ -8,7 +8,6 @@
 
 #include "kernels/common/device_code.cuh"
 #include "kernels/common/device_geometry.cuh"
-#include "kernels/common/output.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/small/patch_extents.hpp"
 
@@ -54,17 +53,6 @@ inline PatchLayout patch_layout(const ConvGeometry& g, std::int64_t tile_rows,
       static_cast<std::uint32_t>((std::uint64_t{1} << 32) / l.vectors_of_pixel + 1);
   return l;
 }
-
-/// What a kernel is launched with: `Layout` is a PatchLayout and what else its host works out.
-template <typename Layout>
-struct PatchArguments {
-  const void* activation;
-  const void* cache;
-  const void* filter;
-  DeviceGeometry geometry;
-  ConvOutput output;
-  Layout layout;
-};
 
 #ifdef __CUDACC__
 
