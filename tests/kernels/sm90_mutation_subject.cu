@@ -40,21 +40,21 @@ constexpr Config kNormalising = [] {
 constexpr int kSplits = 1, kMultiprocessors = 2;
 #endif
 
-/// The path that the problem takes, alone.
+/// The path that the problem takes, alone. NOTE: split tiles have no linear one.
 template <Config kOf>
-Instance linear_instance() {
-  constexpr auto kLinear = EpiloguePath::linear;
+Instance instance_of_one_path() {
+  constexpr auto kPath = kOf.splits_k() ? EpiloguePath::fused : EpiloguePath::linear;
   Instance instance{.config = kOf, .shared_bytes = kOf.shared_bytes()};
-  instance.kernels[static_cast<int>(kLinear)] = reinterpret_cast<const void*>(
-      &conv_fprop_kernel<Packed<kOf>, kLinear, NoComputeOp, NoStoreOp>);
+  instance.kernels[static_cast<int>(kPath)] =
+      reinterpret_cast<const void*>(&conv_fprop_kernel<Packed<kOf>, kPath, NoComputeOp, NoStoreOp>);
   return instance;
 }
 
 Instance instance_for([[maybe_unused]] PrologueNorm norm) {
 #ifndef CONVOY_SUBJECT_SPLIT
-  if (norm != PrologueNorm::none) return linear_instance<kNormalising>();
+  if (norm != PrologueNorm::none) return instance_of_one_path<kNormalising>();
 #endif
-  return linear_instance<kConfig>();
+  return instance_of_one_path<kConfig>();
 }
 
 /// With a prologue by `norm`, or without one.

@@ -583,11 +583,12 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
                                              const ComputeOp& compute_op, const StoreOp& store_op) {
   using Out = Element<kConfig.out>;
   constexpr bool kGeneral = kPath == EpiloguePath::general;
+  static_assert(kPath != EpiloguePath::linear, "split tiles have no linear path (make_instance)");
   constexpr int kAtOnce = groups_at_once<kConfig, kPath>();
   constexpr int kValues = kAtOnce * kGroupValues;
   const PieceLane<kConfig> at;
   const bool direct = kGeneral && p.direct_store;
-  const bool has_residual = kPath != EpiloguePath::linear && p.epilogue.has_residual;
+  const bool has_residual = p.epilogue.has_residual;
   std::uint8_t* const buffer = staging.buffers + slot * kConfig.piece_bytes();
   if (has_residual) {
     if (direct) {
@@ -619,11 +620,7 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
     } else {
 #pragma unroll
       for (int i = 0; i < kValues; ++i) v[i] = fmaf(v[i], p.epilogue.scale, bias_at(i));
-      if constexpr (kPath == EpiloguePath::linear) {
-        if (p.epilogue.activation == Activation::relu) rectify(v);
-      } else {
-        apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
-      }
+      apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
     }
     if constexpr (ComputeOp::kEnabled && ComputeOp::kOnRegisters) {
 #pragma unroll
