@@ -99,20 +99,25 @@ function(convoy_cuda_unity unity_variable name size)
   set(${unity_variable} ${result} PARENT_SCOPE)
 endfunction()
 
-# convoy_cuda_flags(<target> ARCHITECTURES 90a 100a [LINEINFO OFF]): SASS and PTX of each architecture,
+# convoy_cuda_flags(<target> ARCHITECTURES 90a 100a [LINEINFO OFF] [FOR 80]): SASS and PTX of each architecture,
 # source lines, and the flags every kernel is built with. The PTX is what the virtual GPU runs; without
 # CONVOY_SASS there is nothing else. 80 and 90 are PTX for any GPU since Ampere and since Hopper, and SASS
-# of the last of it for those that the specialised kernels are built for and that CONVOY_OTHER_GPUS names.
+# of the last of it for those that the specialised kernels are built for and that CONVOY_OTHER_GPUS names; with
+# FOR only if they are among these.
 # NOTE: CONVOY_FAST_COMPILE is for code of 80 and 90 alone. From "mid" on the accumulators of wgmma go through
 # memory while it runs; and what the virtual B200 runs is to be the PTX that ships.
 function(convoy_cuda_flags target)
-  cmake_parse_arguments(arg "" "LINEINFO" "ARCHITECTURES" ${ARGN})
+  cmake_parse_arguments(arg "" "LINEINFO" "ARCHITECTURES;FOR" ${ARGN})
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF CUDA_RUNTIME_LIBRARY Shared)
   # NOTE: since 3.31 CMake's own unity builds would join kernels whose local names are alike.
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "\\.cu$")
   set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  convoy_gpu_code(code ${arg_ARCHITECTURES})
+  set(for "")
+  if("FOR" IN_LIST ARGN)
+    set(for FOR ${arg_FOR})
+  endif()
+  convoy_gpu_code(code ${arg_ARCHITECTURES} ${for})
   while(code)
     list(POP_FRONT code ptx all)
     target_compile_options(${target} PRIVATE
@@ -133,11 +138,15 @@ function(convoy_cuda_flags target)
     "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wall>")
 endfunction()
 
-# convoy_add_kernels(<name> ARCHITECTURES 90a SOURCES a.cu b.cpp): sources of the library that are
-# compiled for the given architectures. Any number of calls; each makes target convoy_<name>.
+# convoy_add_kernels(<name> ARCHITECTURES 90a [FOR 80 120] SOURCES a.cu b.cpp): sources of the library that
+# are compiled for the given architectures. Any number of calls; each makes target convoy_<name>.
 function(convoy_add_kernels name)
-  cmake_parse_arguments(arg "" "" "ARCHITECTURES;SOURCES" ${ARGN})
+  cmake_parse_arguments(arg "" "" "ARCHITECTURES;FOR;SOURCES" ${ARGN})
   convoy_add_sources(${name} ${arg_SOURCES})
   target_link_libraries(convoy_${name} PUBLIC CUDA::cudart)
-  convoy_cuda_flags(convoy_${name} ARCHITECTURES ${arg_ARCHITECTURES} LINEINFO ${CONVOY_LINEINFO})
+  set(for "")
+  if("FOR" IN_LIST ARGN)
+    set(for FOR ${arg_FOR})
+  endif()
+  convoy_cuda_flags(convoy_${name} ARCHITECTURES ${arg_ARCHITECTURES} ${for} LINEINFO ${CONVOY_LINEINFO})
 endfunction()

@@ -545,6 +545,12 @@ class ProgramTest(ProgramCase):
             for candidate in cuda:
                 if candidate["kernel"].startswith("sm90_") and gpu in ("b200", "rtx5090"):
                     self.assertIn("compute capability", candidate["reason"])
+            # Kernels without machine code for GPUs that have others of their own.
+            own = {"h100": "sm90_", "h200": "sm90_", "b200": "sm100_"}.get(gpu, "none")
+            spared = any(c["kernel"].startswith(own) for c in cuda)
+            for candidate in cuda:
+                if candidate["kernel"] in ("mma_fprop_64x96_s4_bf16", "few_filters_async"):
+                    self.assertEqual("CONVOY_OTHER_GPUS" in candidate["reason"], spared)
         self.refuse("GPU 'h800' is not known; legal: a100, rtx3090, l40s, rtx4090, h100, h200, "
                     "b200, rtx5090", "explain", shape, "--gpu", "h800")
         self.refuse("--gpu h200 with --device cpu", "explain", shape, "--gpu", "h200",

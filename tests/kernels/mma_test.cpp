@@ -134,7 +134,10 @@ TEST_F(Mma, TapsFirst) {
   }
   cudaDeviceProp device{};
   ASSERT_EQ(cudaGetDeviceProperties(&device, 0), cudaSuccess);
-  EXPECT_EQ(taken > 0, device.sharedMemPerBlockOptin >= 150 * 1024);
+  if (taken == 0) {  // Too little shared memory, or a GPU with tiles of its own.
+    EXPECT_TRUE(device.sharedMemPerBlockOptin < 150 * 1024 || device.major == 9 ||
+                device.major == 10);
+  }
 }
 
 TEST_F(Mma, CachedFramesAndCausalPadding) {
@@ -273,7 +276,7 @@ TEST_F(Mma, SplitsOfALongReduction) {
 }
 
 TEST_F(Mma, ChannelsThatAreNoWholeCells) {
-  expect_right_everywhere(shape_2d(1, 11, 13, 12, 24, 3, 1), DType::bf16, 4);  // Copies of 8 bytes,
+  expect_right_everywhere(shape_2d(1, 11, 13, 12, 24, 3, 1), DType::bf16, 3);  // Copies of 8 bytes,
   expect_right_everywhere(shape_2d(2, 9, 17, 100, 144, 1, 0), DType::fp16, 2);
   expect_right_everywhere(shape_2d(1, 11, 13, 6, 24, 3, 1), DType::fp32, 2);
   expect_right_everywhere(shape_2d(1, 11, 13, 6, 24, 3, 1), DType::bf16, 2);  // of 4,

@@ -30,6 +30,25 @@ std::optional<Judgement> require_capability(const DeviceInfo& device, int capabi
                         "; legal: ", version(capability), " (", why, ")")};
 }
 
+std::optional<Judgement> require_other_gpu(const DeviceInfo& device) {
+#ifdef CONVOY_SPARES_SM90
+  constexpr bool kSparesHopper = true;
+#else
+  constexpr bool kSparesHopper = false;
+#endif
+#ifdef CONVOY_SPARES_SM100
+  constexpr bool kSparesBlackwell = true;
+#else
+  constexpr bool kSparesBlackwell = false;
+#endif
+  const int generation = device.compute_capability / 10;
+  const bool spared = (generation == 9 && kSparesHopper) || (generation == 10 && kSparesBlackwell);
+  if (!spared) return std::nullopt;
+  return Judgement{RefusalScope::device,
+                   text("compute capability = ", version(device.compute_capability),
+                        "; legal: 8.x and 12.x, and what CONVOY_OTHER_GPUS names for a build")};
+}
+
 std::optional<Judgement> require_shared_memory(const DeviceInfo& device, std::size_t bytes) {
   if (device.shared_memory >= bytes) return std::nullopt;
   return Judgement{RefusalScope::device, text("shared memory of a block = ", device.shared_memory,

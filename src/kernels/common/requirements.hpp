@@ -20,6 +20,11 @@ std::optional<Judgement> require_capability_from(const DeviceInfo& device, int c
 std::optional<Judgement> require_capability(const DeviceInfo& device, int capability,
                                             const char* why);
 
+/// The build has machine code for the GPU of kernels that are for others than Hopper and Blackwell
+/// (`FOR ${CONVOY_OTHER_GPUS}` of convoy_add_kernels).
+/// NOTE: else the driver would compile them at their first launch, for seconds.
+std::optional<Judgement> require_other_gpu(const DeviceInfo& device);
+
 /// A block may have so many bytes of shared memory.
 std::optional<Judgement> require_shared_memory(const DeviceInfo& device, std::size_t bytes);
 

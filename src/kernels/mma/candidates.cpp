@@ -46,6 +46,9 @@ class FpropCandidate : public KernelCandidate {
   Judgement judge(const PlanRequest& request) const override {
     const Config& config = instance_.config;
     if (auto refused = require_capability_from(request.device, 80, "cp.async")) return *refused;
+    if (instance_.gpus == Gpus::others) {
+      if (auto refused = require_other_gpu(request.device)) return *refused;
+    }
     if (request.dtype != config.in) {
       return {RefusalScope::types,
               text("dtype = ", to_string(request.dtype), "; legal: ", to_string(config.in))};

@@ -10,13 +10,13 @@ namespace convoy::mma {
 
 /// Instantiate the kernels for `kConfig` and describe them; with `kLists` that for any input too.
 template <Config kConfig, bool kLists>
-Instance make_instance() {
+Instance make_instance(Gpus gpus) {
   using Kernel = void (*)(Params);
   const auto address = [](Kernel kernel) { return reinterpret_cast<const void*>(kernel); };
   constexpr Epilogues kWalked = kConfig.has_linear() ? Epilogues::others : Epilogues::all;
   static_assert(kLists || kConfig.can_walk(),
                 "mma::make_instance: what does not walk its taps lists them");
-  Instance instance{.config = kConfig};
+  Instance instance{.config = kConfig, .gpus = gpus};
   if constexpr (kLists) {
     instance.listing = address(&conv_fprop_kernel<Packed<kConfig>, List, Epilogues::all>);
   }

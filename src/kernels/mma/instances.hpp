@@ -11,9 +11,13 @@
 
 namespace convoy::mma {
 
+/// The GPUs that a configuration has machine code for: any, or others than Hopper and Blackwell.
+enum class Gpus { any, others };
+
 /// A compiled configuration.
 struct Instance {
   Config config;
+  Gpus gpus = Gpus::any;
   const void* listing = nullptr;  ///< The kernel for any input (input.cuh) and epilogue; or none.
   const void* walking = nullptr;  ///< Faster, for what can be walked; or none.
   const void* linear = nullptr;   ///< For what can be walked, with a linear epilogue; or none.

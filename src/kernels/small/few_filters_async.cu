@@ -2,6 +2,7 @@
 #include "kernels/small/few_filters_async.cuh"
 
 #include "kernels/common/cuda_plan.hpp"
+#include "kernels/common/requirements.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/few_filters_host.hpp"
 
@@ -92,6 +93,7 @@ class FewFiltersAsyncCandidate final : public KernelCandidate {
   bool packs_as_dense(const PlanRequest&) const override { return true; }
 
   Judgement judge(const PlanRequest& request) const override {
+    if (auto refused = require_other_gpu(request.device)) return *refused;
     const std::string reason = few_filters_refusal(request);
     if (!reason.empty()) return reason;
     const AsyncForm form = async_form(request.geometry);
