@@ -61,6 +61,16 @@ double steepest(const Epilogue& epilogue) {
   }
 }
 
+/// Whether kernels compute the activation by a fitted gate, whose error the rounding of the output
+/// hides unless a residual cancels the rest (kernels/common/gates.hpp).
+bool has_gate(const Epilogue& epilogue, DType output_dtype) {
+  return (epilogue.activation == Activation::gelu ||
+          epilogue.activation == Activation::gelu_tanh) &&
+         output_dtype != DType::fp32 && epilogue.rounding != EpilogueRounding::each_step;
+}
+/// Its error is at most this times (2^-12·|activated| + 2^-20).
+constexpr double kGateError = 0.04;
+
 }  // namespace
 
 std::vector<std::int64_t> shuffle_order(const ConvGeometry& g, const OutputShuffle& shuffle) {
@@ -419,10 +429,10 @@ Expectation expect(const ConvGeometry& g, const Operands& operands,
     // Follow the error through the steps; `size` bounds the values on the way.
     const double step =
         e.rounding == EpilogueRounding::each_step ? 2.0 * half_ulp(output_dtype) : 4.0 * unit;
-    const double residual =
-        epilogue.residual != nullptr && e.beta != 0.0f
-            ? std::fabs(static_cast<double>(e.beta) * epilogue.residual[element])
-            : 0.0;
+    const double added = epilogue.residual != nullptr && e.beta != 0.0f
+                             ? static_cast<double>(e.beta) * epilogue.residual[element]
+                             : 0.0;
+    const double residual = std::fabs(added);
     const double bias = epilogue.bias != nullptr
                             ? std::fabs(static_cast<double>(epilogue.bias[element % channels]))
                             : 0.0;
@@ -435,6 +445,10 @@ Expectation expect(const ConvGeometry& g, const Operands& operands,
         std::fabs(static_cast<double>(e.scale)) * (accumulation * sizes[i] + element_error);
     error += step * (3.0 * size);
     error = error * steepest(e) + step * (size + (before ? 0.0 : 2.0 * residual));
+    if (has_gate(e, output_dtype)) {
+      const double activated = expectation.value[i] - (before ? 0.0 : added);
+      error += kGateError * (0x1p-12 * std::fabs(activated) + 0x1p-20);
+    }
     error += step * std::fabs(expectation.value[i]);
     error += half_ulp(output_dtype) * (std::fabs(expectation.value[i]) + error);
     error +=

@@ -485,7 +485,7 @@ class Autoencoders(unittest.TestCase):
 
     def check(self, name, part):
         vae = vae_models.BY_NAME[name]
-        model = vae.make(small=True)
+        model = vae.make(small=True).to(torch.get_default_device())
         if part == "decode":
             run = lambda z: vae_models.decoded(model, z, vae.small_keywords)
         else:

@@ -193,7 +193,8 @@ class FewChannelsCandidate final : public KernelCandidate {
   Judgement judge(const PlanRequest& request) const override {
     const ConvGeometry& g = request.geometry;
     if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
-    const std::string reason = few_channels_refusal(g, kMaxChannels);
+    std::string reason = few_channels_refusal(g, kMaxChannels);
+    if (reason.empty()) reason = row_elements_refusal(g);
     if (!reason.empty()) return reason;
     const auto choice = few_channels_layout(request, 8);
     if (!choice.refusal.empty()) return choice.refusal;

@@ -196,6 +196,7 @@ class FewChannelsFmaCandidate final : public KernelCandidate {
       return text("dtype = ", to_string(request.dtype), "; legal: fp32");
     }
     std::string reason = few_channels_refusal(request.geometry, kMaxFmaChannels);
+    if (reason.empty()) reason = row_elements_refusal(request.geometry);
     if (!reason.empty()) return reason;
     const FmaLayoutResult result = fma_layout(request);
     if (!result.refusal.empty()) return result.refusal;

@@ -40,10 +40,8 @@ inline std::string patch_extent_refusal(const ConvGeometry& g) {
 }
 
 /// Why a layer is none of at most `max_channels` input channels, or too large for staged patches;
-/// empty if it is one.
+/// empty if it is one. A row may have elements past 2^31 (`row_elements_refusal`).
 inline std::string few_channels_refusal(const ConvGeometry& g, std::int64_t max_channels) {
-  // What keeps every product of the layout far inside 32 bits.
-  constexpr std::int64_t kMaxRowElements = (1 << 30) - 1;
   constexpr std::int64_t kMaxFilters = 1 << 20;
   if (g.groups != 1) return text("groups = ", g.groups, "; legal: 1");
   if (g.in_channels < 1 || g.in_channels > max_channels) {
@@ -53,15 +51,20 @@ inline std::string few_channels_refusal(const ConvGeometry& g, std::int64_t max_
   std::string reason = device_geometry_refusal(g);
   if (reason.empty()) reason = patch_extent_refusal(g);
   if (!reason.empty()) return reason;
-  if (g.seen()[2] * g.in_channels > kMaxRowElements) {
-    return text("elements of an input row = ", g.seen()[2] * g.in_channels, "; legal: at most ",
-                kMaxRowElements);
-  }
   if (g.out_channels > kMaxFilters) {
     return text("out_channels = ", g.out_channels, "; legal: at most ", kMaxFilters,
                 "; nearest: ", kMaxFilters);
   }
   return {};
+}
+
+/// Why the input's rows are too long for a kernel that counts a row's elements in 32 bits; empty if
+/// they are not.
+inline std::string row_elements_refusal(const ConvGeometry& g) {
+  constexpr std::int64_t kMaxRowElements = (1 << 30) - 1;
+  const std::int64_t elements = g.seen()[2] * g.in_channels;
+  if (elements <= kMaxRowElements) return {};
+  return text("elements of an input row = ", elements, "; legal: at most ", kMaxRowElements);
 }
 
 }  // namespace convoy::small
