@@ -10,7 +10,7 @@ namespace convoy::mma {
 
 /// Instantiate the kernels for `kConfig` and describe them; with `kLists` that for any input too.
 template <Config kConfig, bool kLists>
-Instance make_instance(Gpus gpus) {
+Instance make_instance(Gpus gpus = Gpus::any) {
   using Kernel = void (*)(Params);
   const auto address = [](Kernel kernel) { return reinterpret_cast<const void*>(kernel); };
   constexpr Epilogues kWalked = kConfig.has_linear() ? Epilogues::others : Epilogues::all;
