@@ -160,7 +160,7 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, bool packed_
     p.pad_mode[axis] = folds ? implicit_gemm::view_pad_mode(g, axis) : g.pad_mode[axis];
     p.seen[axis] = static_cast<int>(folds && axis > 0 ? g.in[axis] : g.seen()[axis]);
   }
-  p.one_frame = view.dilation[0] == 0;
+  p.tap_frames = static_cast<int>(view.dilation[0]);
   p.pad[0] -= static_cast<int>(depth.first * g.dilation[0]);
   p.frames = static_cast<int>(g.in[0]);
   p.cached_frames = static_cast<int>(g.cached_frames);

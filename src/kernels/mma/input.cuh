@@ -55,8 +55,7 @@ __device__ __forceinline__ int3 way_of_tap(const Params& p, int tap) {
   const int row = p.filter_extent[2].divide(tap);
   const int frame = p.filter_extent[1].divide(row);
   const auto way = [&p](int axis, int i) { return i * static_cast<int>(p.dilation[axis].divisor); };
-  return make_int3(p.one_frame ? 0 : way(0, frame),
-                   way(1, p.filter_extent[1].remainder(row, frame)),
+  return make_int3(frame * p.tap_frames, way(1, p.filter_extent[1].remainder(row, frame)),
                    way(2, p.filter_extent[2].remainder(tap, row)));
 }
 
@@ -243,7 +242,7 @@ struct Walk : AlwaysReady {
     const int taps = static_cast<int>(p.filter_extent[axis].divisor), last = p.seen[axis] - 1;
     const int out_of = dilation.divide(max(-from - 1, 0)) + 1;   // Taps, where one is in front,
     const int up_to = dilation.divide(max(last - from, 0)) + 1;  // and where one is not behind.
-    const bool together = axis == 0 && p.one_frame;
+    const bool together = axis == 0 && p.tap_frames == 0;
     const int before = from < 0 ? (together ? taps : min(out_of, taps)) : 0;
     const int inside = from <= last ? (together ? taps : min(up_to, taps)) : 0;
     const auto first_bits = [](int count) { return (1u << count) - 1; };

@@ -43,7 +43,7 @@ struct Params {
   int stride[3];
   int pad[3];  ///< Before the first element.
   FastDivide dilation[3];
-  bool one_frame;  ///< Taps along depth read the same frame: the terms of a folded upsampling.
+  int tap_frames;  ///< From a tap along depth to the next; 0: terms of a folded upsampling.
   PadMode pad_mode[3];
   int seen[3];                 ///< What the filter slides over: cache + new, upsampled.
   int frames, cached_frames;   ///< Of one image.
