@@ -103,6 +103,12 @@ ProblemShape random_problem(Random& random, const CaseLimits& limits) {
     p.groups = groups;
     p.pad_mode = h.mode;
     p.upsample = random.chance(15) ? 2 : 1;
+    if (p.upsample == 2 && random.chance(60)) {  // One that kernels fold into the filter.
+      p.filter_h = p.filter_w = 3;
+      p.pad_h = p.pad_w = 1;
+      p.pad_h_end = p.pad_w_end = std::nullopt;
+      p.stride_h = p.stride_w = p.dilation_h = p.dilation_w = 1;
+    }
     return p;
   }
   const Axis d = random_axis(random, 6, 4);
