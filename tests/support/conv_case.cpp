@@ -131,12 +131,13 @@ ProblemShape random_problem(Random& random, const CaseLimits& limits) {
 }
 
 /// Layers whose extents go together in ways that independent draws hardly ever meet: patches that
-/// tile the input (all of it, or a row), wide groups, depthwise filters of every size.
+/// tile the input (all of it, or a row), wide groups, depthwise filters of every size, and what
+/// most networks are made of: square filters that keep the extents, channels by eights.
 Conv3dProblemShape random_network_volume(Random& random, const CaseLimits& limits) {
   Conv3dProblemShape p;
   p.batch = random.between(1, 3);
   p.out_channels = random_channels(random, limits);
-  const int kind = static_cast<int>(random.between(0, 2));
+  const int kind = static_cast<int>(random.between(0, 3));
   if (kind == 0) {
     p.in_channels = random_channels(random, limits);
     std::int64_t* const in[3] = {&p.in_depth, &p.in_height, &p.in_width};
@@ -160,8 +161,11 @@ Conv3dProblemShape random_network_volume(Random& random, const CaseLimits& limit
     p.groups = random.between(2, 5);
     p.in_channels = p.groups * 8 * random.between(1, random.chance(70) ? 4 : 17);
     p.out_channels = random.chance(60) ? p.in_channels : p.groups * 8 * random.between(1, 9);
-  } else {
+  } else if (kind == 2) {
     p.groups = p.in_channels = p.out_channels = 8 * random.between(1, random.chance(70) ? 4 : 20);
+  } else {
+    p.in_channels = 8 * random.between(1, random.chance(70) ? 12 : 40);
+    p.out_channels = 8 * random.between(1, random.chance(70) ? 12 : 40);
   }
   const std::int64_t extents[3] = {p.in_depth, p.in_height, p.in_width};
   const std::int64_t square = random.pick<std::int64_t>({1, 3, 3, 5, 7});
@@ -175,8 +179,9 @@ Conv3dProblemShape random_network_volume(Random& random, const CaseLimits& limit
     if (axis > 0) p.stride[axis] = stride;
     p.dilation[axis] = random.chance(80) ? 1 : random.between(2, 3);
     const std::int64_t reach = p.dilation[axis] * (p.filter[axis] - 1);
-    p.pad_begin[axis] = random.chance(60) ? reach / 2 : random.between(0, reach);
-    p.pad_end[axis] = random.chance(60) ? reach / 2 : random.between(0, reach);
+    const int same = kind == 3 ? 85 : 60;
+    p.pad_begin[axis] = random.chance(same) ? reach / 2 : random.between(0, reach);
+    p.pad_end[axis] = random.chance(same) ? reach / 2 : random.between(0, reach);
   }
   if (p.in_depth > 1 && random.chance(20)) p.cached_frames = random.between(1, 2);
   return p;
@@ -185,6 +190,7 @@ Conv3dProblemShape random_network_volume(Random& random, const CaseLimits& limit
 ProblemShape random_network_layer(Random& random, const CaseLimits& limits) {
   Conv3dProblemShape p = random_network_volume(random, limits);
   if (p.cached_frames > 0 || random.chance(40)) return p;
+  const bool doubled = p.groups == 1 && random.chance(20);
   return Conv2dProblemShape{.batch = p.batch,
                             .in_height = p.in_height,
                             .in_width = p.in_width,
@@ -200,7 +206,8 @@ ProblemShape random_network_layer(Random& random, const CaseLimits& limits) {
                             .dilation_w = p.dilation[2],
                             .groups = p.groups,
                             .pad_h_end = p.pad_end[1],
-                            .pad_w_end = p.pad_end[2]};
+                            .pad_w_end = p.pad_end[2],
+                            .upsample = doubled ? 2 : 1};
 }
 
 void random_epilogue(Random& random, ConvCase& c) {
