@@ -11,6 +11,17 @@
 
 namespace convoy::test {
 
+/// Whether the case's kernel has no machine code for the GPU, whose own kernels take its place
+/// (`require_other_gpu`).
+inline bool is_spared(const ConvCase& test) {
+  for (const Candidate& candidate : candidates_of(test)) {
+    if (candidate.kernel == test.options.kernel) {
+      return candidate.reason.find("CONVOY_OTHER_GPUS") != std::string::npos;
+    }
+  }
+  return false;
+}
+
 inline ConvGeometry shape_2d(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c,
                              std::int64_t k, std::int64_t filter, std::int64_t pad,
                              std::int64_t stride = 1) {

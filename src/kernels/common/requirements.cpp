@@ -31,18 +31,9 @@ std::optional<Judgement> require_capability(const DeviceInfo& device, int capabi
 }
 
 std::optional<Judgement> require_other_gpu(const DeviceInfo& device) {
-#ifdef CONVOY_SPARES_SM90
-  constexpr bool kSparesHopper = true;
-#else
-  constexpr bool kSparesHopper = false;
-#endif
-#ifdef CONVOY_SPARES_SM100
-  constexpr bool kSparesBlackwell = true;
-#else
-  constexpr bool kSparesBlackwell = false;
-#endif
   const int generation = device.compute_capability / 10;
-  const bool spared = (generation == 9 && kSparesHopper) || (generation == 10 && kSparesBlackwell);
+  const bool spared =
+      (generation == 9 && CONVOY_SPARES_SM90) || (generation == 10 && CONVOY_SPARES_SM100);
   if (!spared) return std::nullopt;
   return Judgement{RefusalScope::device,
                    text("compute capability = ", version(device.compute_capability),
