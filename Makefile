@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Everything from a bare machine. Those who manage their own: cmake --preset default.
+# Everything from a bare machine. Those who manage their own: cmake --preset release, or default with tests.
 
 JOBS ?= $(shell nproc)
 GPU := $(wildcard /dev/nvidiactl)

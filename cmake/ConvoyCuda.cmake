@@ -130,10 +130,11 @@ function(convoy_cuda_flags target)
   if(NOT DEFINED arg_LINEINFO OR arg_LINEINFO)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>)
   endif()
-  # NOTE: "size" makes a fat binary of a quarter of the default mode's, and is read as fast (zstd); for
-  # a build that only the virtual GPU runs it is not worth a fifth of the compile time.
+  # NOTE: without -compress-all nvcc compresses PTX alone, but in mode "size". All modes are read as
+  # fast (zstd).
   target_compile_options(${target} PRIVATE
-    "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--compress-mode=$<IF:$<BOOL:${CONVOY_SASS}>,size,speed>>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xfatbin -compress-all>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--compress-mode=$<IF:$<BOOL:${CONVOY_SASS}>,${CONVOY_COMPRESS},speed>>"
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>
     "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wall>")
 endfunction()
