@@ -642,10 +642,10 @@ def view(x, step, order=None):
             node.base, node.steps, node.shape)
         if base.tensor is None:
             if type(node) is Viewed:
-                if node.order is None or order is None:
+                if node.axes is None or order is None:
                     order = None
                 else:
-                    order = tuple(node.order[i] for i in order)
+                    order = tuple(node.axes[i] for i in order)
             if order is not None and order == tuple(range(len(order))):
                 made = Deferred(base, x._session)
             else:

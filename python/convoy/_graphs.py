@@ -50,15 +50,20 @@ class _Capture:
     """One call in a graph, with memory of its own for inputs and outputs. That memory serves one
     replay at a time, whichever streams they are on."""
 
-    def __init__(self, function, model, given, names, pool):
+    def __init__(self, function, model, written, given, names, pool):
+        """written: buffers that a call writes to."""
         self.inputs = [value.clone() if isinstance(value, torch.Tensor) else value
                        for value in given]
         count = len(given) - len(names)
         args, kwargs = self.inputs[:count], dict(zip(names, self.inputs[count:]))
         stream = torch.cuda.Stream()
+        before = [(buffer, buffer.clone()) for buffer in written]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream), _trial.accelerated():
             function(*args, **kwargs)  # Packs filters that have changed.
+            with torch.inference_mode():  # NOTE: one call writes once: the replay.
+                for buffer, kept in before:
+                    buffer.copy_(kept)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         # NOTE: NCCL's watchdog, a thread of its own, asks for its events meanwhile.
@@ -113,6 +118,7 @@ class Graphed:
         self._captures: collections.OrderedDict[Any, Any] = collections.OrderedDict()
         self._pool: Any = None
         self._lock = threading.RLock()
+        self._written: dict[int, torch.Tensor] = {}  # Buffers of the model that calls write to.
         self.left: collections.Counter[str] = collections.Counter()
 
     def __call__(self, *args, **kwargs):
@@ -121,7 +127,7 @@ class Graphed:
             with self._lock:
                 key = self._key(given, names)
                 if key not in self._captures:  # It makes plans, and may be the only one.
-                    with _trial.accelerated():
+                    with _trial.accelerated(), self._watching_buffers():
                         result = self._function(*args, **kwargs)
                     self._remember(key, None)
                     return result
@@ -139,6 +145,16 @@ class Graphed:
             self.left[str(reason)] += 1
             return self._function(*args, **kwargs)
 
+    @contextlib.contextmanager
+    def _watching_buffers(self):
+        """Finds those that a call writes to."""
+        buffers = [] if self._model is None else list(self._model.buffers())
+        before = states(buffers)
+        yield
+        for buffer, *states_of in zip(buffers, *before, *states(buffers)):
+            if states_of[:3] != states_of[3:] or buffer.is_inference():
+                self._written[id(buffer)] = buffer
+
     def _remember(self, key, value):
         self._release(self._captures.get(key))
         self._captures[key] = value
@@ -155,7 +171,8 @@ class Graphed:
             self._pool = torch.cuda.graph_pool_handle()
         with torch.cuda.device(self._device(given)):
             try:
-                return _Capture(self._function, self._model, given, names, self._pool)
+                return _Capture(self._function, self._model, self._written.values(), given, names,
+                                self._pool)
             except RuntimeError as error:  # It waits for the GPU, or copies from the host's memory.
                 text = str(error).partition("\n")[0]
                 self._captures[key] = _Left(f"it cannot be captured: {text}")
@@ -199,6 +216,7 @@ class Graphed:
             for known in self._captures.values():
                 self._release(known)
             self._captures.clear()
+            self._written.clear()
             self._pool = None
 
 
@@ -213,8 +231,8 @@ def graphed(function: Callable[..., Any], model: torch.nn.Module | None = None, 
     keep: graphs at most; each holds the memory of a call.
 
     The function must do the same for the same shapes, and nothing but compute: what else it does
-    (counting, printing, filling caches for the next call) is done when it is captured, not when it
-    is replayed. Calls that cannot be captured, on the CPU among them, run as they are; `.left`
+    (counting, printing, putting tensors aside for the next call) is done when it is captured, not
+    when it is replayed. Buffers of the model may be written to in place. Calls that cannot be captured, on the CPU among them, run as they are; `.left`
     counts them by reason. Raises InvalidArgument where `function` cannot be called.
     """
     if not callable(function):

@@ -455,14 +455,14 @@ class Repeat(Node):
 
 
 class Viewed(Node):
-    """The node `base` in other axes. steps: functions of its tensor; order: where each axis comes
-    from, where all of them are permutations."""
+    """The node `base` in other axes. steps: functions of its tensor; axes: where each one comes
+    from, where all steps are permutations."""
 
-    __slots__ = ("base", "order", "steps")
+    __slots__ = ("axes", "base", "steps")
 
-    def __init__(self, base, steps, shape, order):
+    def __init__(self, base, steps, shape, axes):
         super().__init__(shape, base.dtype, base.device)
-        self.base, self.steps, self.order = base, steps, order
+        self.base, self.steps, self.axes = base, steps, axes
 
     def compute(self):
         tensor = self.base.force()
@@ -472,7 +472,7 @@ class Viewed(Node):
 
     def over(self, base):
         """The same axes of another base of the same shape."""
-        return Viewed(base, self.steps, self.shape, self.order)
+        return Viewed(base, self.steps, self.shape, self.axes)
 
 
 class Norm(Node):

@@ -56,8 +56,8 @@ def _group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabl
         session.leave(weight, shape, "group_norm", wrong_type(source))
         return NotImplemented
     if (channels % num_groups or 0 in shape or not _parameter(weight, channels)
-            or not _parameter(bias, channels)):
-        return NotImplemented
+            or not _parameter(bias, channels) or shape.numel() == num_groups):
+        return NotImplemented  # PyTorch says what is wrong: one value is no group.
     made = Norm(session, source, "group", eps, num_groups, snapshot(weight), snapshot(bias), 1.0,
                 None, wide)
     return Deferred(made, session)
@@ -222,9 +222,9 @@ def _aligned(node, parameter):
     """Whether a tensor has one number for each channel of a norm, in the norm's axes."""
     rank = len(node.shape)
     if type(node) is Viewed:
-        if node.order is None:
+        if node.axes is None:
             return False
-        channel = node.order.index(1)
+        channel = node.axes.index(1)
     else:
         channel = 1
     channels = node.shape[channel]

@@ -114,6 +114,11 @@ def _copied(value):
     return tuple(map(_copied, value)) if type(value) is tuple else value
 
 
+def _apart(args, kwargs):
+    """The same arguments for one call. NOTE: a result may be an input that was written to."""
+    return _fresh(_copied(args), {key: _copied(value) for key, value in kwargs.items()})
+
+
 def _print_of(value, depth=3):
     """Of something that a module holds: changes where the module has written to it."""
     if isinstance(value, torch.Tensor):
@@ -369,10 +374,10 @@ class Trials:
         device = next(v.device for v in _leaves((*call.args, *call.kwargs.values()))
                       if isinstance(v, torch.Tensor))
         state = state_of(module) if module is call.module else None
-        args, kwargs = _copied(call.args), {k: _copied(v) for k, v in call.kwargs.items()}
+        args, kwargs = call.args, call.kwargs
 
         def made(way):
-            given, named = _fresh(args, kwargs)
+            given, named = _apart(args, kwargs)
             with _settled(way):
                 result, *spent = _milliseconds(lambda: module(*given, **named), device)
             return plain((result, lists_of(given, named))), *spent
@@ -416,7 +421,7 @@ class Trials:
         """Of a call that gives `expected`: its result, and what its lists hold then; infinite where
         it gives anything else, and why."""
         def once():
-            given, named = _fresh(args, kwargs)
+            given, named = _apart(args, kwargs)
             result, _, whole = _milliseconds(lambda: call.run(module, given, named), device)
             return whole, (result, lists_of(given, named))
 

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of accelerated models share. Importing it gives PyTorch two threads."""
 
+import contextlib
 import copy
 import importlib.util
 import os
 import unittest
+import unittest.mock
 
 import convoy
 import torch
 import torch.nn.functional as F
+from convoy import _measure, _trial
 
 torch.set_num_threads(2)
 
@@ -76,3 +79,26 @@ class Accelerated(unittest.TestCase):
                 got = model(*inputs)
                 torch.testing.assert_close(got, expected, rtol=bound, atol=bound)
         return convoy.report(model)
+
+
+@contextlib.contextmanager
+def measured(microseconds=lambda ways, device: dict.fromkeys(ways, 1.0), milliseconds=None):
+    """Shapes and calls are measured here as on a GPU, by clocks that say this."""
+    _measure.choices.clear()
+    with (unittest.mock.patch.object(_measure, "DEVICES", {"cpu"}),
+          unittest.mock.patch.object(_measure, "microseconds", microseconds),
+          unittest.mock.patch.object(_trial, "_milliseconds",
+                                     milliseconds or _trial._milliseconds)):
+        try:
+            yield
+        finally:
+            _measure.choices.clear()
+
+
+def clock(plain, accelerated, host=1.0):
+    """One by which calls take this many ms, and the host this share of them."""
+    def timed(run, device):
+        took = {"plain": plain, "accelerated": accelerated}[_trial.settled()]
+        return run(), took * host, took
+
+    return timed

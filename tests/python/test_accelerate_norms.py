@@ -106,6 +106,20 @@ class Norms(Accelerated):
             whole = any(p.shape[0] == 5 and p.operation.endswith("silu") for p in found)
             self.assertEqual(whole, order == (0, 1, 2))
 
+    def test_a_sum_of_a_convolution_and_its_norm_in_other_axes(self):
+        norm = torch.nn.GroupNorm(4, 16)
+        for step in (lambda y: y.transpose(-1, -2), lambda y: y.flatten(2).unflatten(2, (8, 8))):
+            class Net(torch.nn.Module):
+                def __init__(self, step=step):
+                    super().__init__()
+                    self.conv, self.norm, self.step = torch.nn.Conv2d(16, 16, 1), norm, step
+
+                def forward(self, x):
+                    y = self.conv(x)
+                    return y + self.step(self.norm(y))
+
+            self.same(Net(), self.x[..., :8])
+
     def test_batch_norms_are_folded(self):
         class Residual(torch.nn.Module):
             """As classifiers write it."""

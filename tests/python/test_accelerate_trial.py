@@ -12,31 +12,8 @@ import weakref
 import convoy
 import torch
 import torch.nn.functional as F
-from convoy import _compiled, _deferred, _entries, _measure, _trial
-from support import Accelerated, Block
-
-
-@contextlib.contextmanager
-def measured(microseconds=lambda ways, device: dict.fromkeys(ways, 1.0), milliseconds=None):
-    """Shapes and calls are measured here as on a GPU, by clocks that say this."""
-    _measure.choices.clear()
-    with (unittest.mock.patch.object(_measure, "DEVICES", {"cpu"}),
-          unittest.mock.patch.object(_measure, "microseconds", microseconds),
-          unittest.mock.patch.object(_trial, "_milliseconds",
-                                     milliseconds or _trial._milliseconds)):
-        try:
-            yield
-        finally:
-            _measure.choices.clear()
-
-
-def clock(plain, accelerated, host=1.0):
-    """One by which calls take this many ms, and the host this share of them."""
-    def timed(run, device):
-        took = {"plain": plain, "accelerated": accelerated}[_trial.settled()]
-        return run(), took * host, took
-
-    return timed
+from convoy import _compiled, _deferred, _entries, _trial
+from support import Accelerated, Block, clock, measured
 
 
 class Trial(Accelerated):
@@ -126,6 +103,23 @@ class Trial(Accelerated):
                     self.assertIsNone(_trial.settled())
                 else:
                     self.assertFalse(report.left_calls)
+
+    def test_a_result_is_what_was_written_to(self):
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = torch.nn.Conv2d(16, 16, 1)
+
+            def forward(self, x):
+                y = F.silu(x, inplace=True)
+                return self.conv(y), y
+
+        model = Net().eval()
+        with torch.no_grad():
+            expected = model(self.x.clone())
+            for plain, accelerated in ((4.0, 6.0), (6.0, 4.0)):
+                outputs, _, _ = self.trial(copy.deepcopy(model), self.x.clone(), plain, accelerated)
+                torch.testing.assert_close(outputs[0], expected, rtol=1e-5, atol=1e-5)
 
     def test_calls_with_hooks_are_made_once(self):
         """What a hook writes to is nobody's to put back."""

@@ -324,6 +324,27 @@ class Graphs(unittest.TestCase):
             convoy.graphed(3)
 
     @unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
+    def test_each_call_writes_to_buffers_once(self):
+        class Counting(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = nn.Conv2d(8, 8, 3)
+                self.register_buffer("calls", torch.zeros(()))
+
+            def forward(self, x):
+                self.calls.add_(1)
+                return self.conv(x) * self.calls
+
+        model, x = Counting().eval().cuda(), torch.randn(1, 8, 9, 9, device="cuda")
+        for context in (torch.no_grad, torch.inference_mode):
+            plain, call = copy.deepcopy(model), convoy.graphed(convoy.accelerate(
+                copy.deepcopy(model)))
+            with context():
+                for _ in range(4):
+                    torch.testing.assert_close(call(x), plain(x), rtol=1e-4, atol=1e-4)
+            self.assertEqual(call.left, {})
+
+    @unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
     def test_replays_follow_inputs_shapes_and_weights(self):
         model = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.SiLU(),
                               nn.Conv2d(16, 16, 3, padding=1)).eval().cuda().bfloat16()
