@@ -23,6 +23,7 @@ from ._peers import Peers
 from ._shard_norm import group_norm
 
 _made: collections.Counter[str] = collections.Counter()  # Shards of each group.
+_MOST_OF_TWO = 16 << 20  # Bytes that two ranks' attention sends without NCCL.
 _ROWS = -2  # The axis of the rows in [N, C, H, W] and [N, C, D, H, W].
 
 # Functions that compute each row of a picture from that row alone, or only look at shapes; in any
@@ -537,6 +538,15 @@ class Shards:
         most = max(level.own(rank) for rank in range(self.count))
         moved = tensor.movedim(axis, 0).unflatten(0, (frames, rows, columns))
         own = moved.narrow(1, level.before, level.own(self.rank))
+        nbytes = frames * most * own[0, 0].nbytes
+        if self.count == 2 and nbytes <= _MOST_OF_TWO and self.peers.ready(tensor.device, nbytes):
+            whole = own.new_empty((frames, level.starts[-1], *own.shape[2:]))
+            mine, theirs = (whole.narrow(1, level.starts[rank], level.own(rank))
+                            for rank in (self.rank, 1 - self.rank))
+            mine.copy_(own)
+            self.peers.exchange([(1 - self.rank, mine)], [(1 - self.rank, theirs)], PEERS_BOTH,
+                                tensor.device)
+            return whole.flatten(0, 2).movedim(0, axis)
         packed = own.new_empty((frames, most, *own.shape[2:]))
         packed[:, :own.shape[1]].copy_(own)
         parts = self.all_gather(packed)

@@ -20,7 +20,7 @@ namespace convoy::peer {
 
 constexpr int kPeers = 8;                      ///< Ranks that one exchange reaches at most.
 constexpr int kMoves = 16;                     ///< Of one launch: puts and takes together.
-constexpr int kBlocks = 64;                    ///< For one way between two ranks, at most.
+constexpr int kBlocks = 128;                   ///< For one way between two ranks, at most.
 constexpr std::size_t kCellBytes = 8;          ///< For 4 bytes.
 constexpr std::size_t kSmallBytes = 64 << 10;  ///< So many of one way go as cells.
 constexpr std::size_t kFlagPitch = 32;         ///< A sector each.
