@@ -4,8 +4,8 @@
 # The tests that need PyTorch and diffusers, which come into .deps/torch: 5.5 GB, a minute.
 #
 #   scripts/test_torch.sh            every test
-#   scripts/test_torch.sh NAME...    of torch, decode, styles, programs, chains, bench, accelerate,
-#                                    compiled, comfyui, vae_decode; or one file's: accelerate_norms
+#   scripts/test_torch.sh NAME...    of torch, decode, styles, programs, grown, chains, bench,
+#                                    accelerate, compiled, comfyui, vae_decode; or one file's: accelerate_norms
 #   scripts/test_torch.sh set-up     only .deps/torch
 #
 # TORCH_VERSION=2.11.0 takes that version. CONVOY_LIBRARY=... tests that build of the library; else
@@ -37,7 +37,7 @@ if [ -z "${CONVOY_LIBRARY:-}" ]; then
   CONVOY_LIBRARY=$PWD/build/torch/libconvoy.so
 fi
 export CONVOY_LIBRARY PYTHONPATH=$PWD/python
-[ $# -gt 0 ] || set -- torch decode styles programs chains bench accelerate compiled comfyui vae_decode
+[ $# -gt 0 ] || set -- torch decode styles programs grown chains bench accelerate compiled comfyui vae_decode
 for test in "$@"; do
   if [ "$test" = vae_decode ]; then
     # The example as a user builds it: against what is installed.
