@@ -232,8 +232,9 @@ def graphed(function: Callable[..., Any], model: torch.nn.Module | None = None, 
 
     The function must do the same for the same shapes, and nothing but compute: what else it does
     (counting, printing, putting tensors aside for the next call) is done when it is captured, not
-    when it is replayed. Buffers of the model may be written to in place. Calls that cannot be captured, on the CPU among them, run as they are; `.left`
-    counts them by reason. Raises InvalidArgument where `function` cannot be called.
+    when it is replayed. Buffers of the model may be written to in place. Calls that cannot be
+    captured, on the CPU among them, run as they are; `.left` counts them by reason. Raises
+    InvalidArgument where `function` cannot be called.
     """
     if not callable(function):
         raise InvalidArgument(f"function is a {type(function).__name__}; legal: a callable")
