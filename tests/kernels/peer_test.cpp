@@ -196,7 +196,7 @@ class Peers : public testing::Test {
   std::mt19937 random_{7};
 };
 
-constexpr std::size_t kCapacity = std::size_t{2} << 20;
+constexpr std::size_t kCapacity = std::size_t{4} << 20;
 
 // Every size next to every other one, both ways, in one launch or in two; the same inboxes are used
 // for all of them, in both slots.
