@@ -254,6 +254,7 @@ class _Open:
         self.trials, self.frame = trials, frame
         self.key, self.module, self.args, self.kwargs = key, module, args, kwargs
         self.before, self.seen, self.written = before, (args, kwargs), None
+        self.counts = self.writes()
 
     def keep_lists(self):
         """As they are before the call, which may write to them."""
@@ -261,6 +262,12 @@ class _Open:
         for items in lists_of(self.args, self.kwargs):
             items[:] = plain(items)
         self.written = self.versions()
+
+    def writes(self):
+        """How often each input was written to. NOTE: stand-ins write to a copy of theirs, but a
+        function that is not known may give a view of the caller's own memory."""
+        return [value._version for value in _leaves((*self.args, *self.kwargs.values()))
+                if isinstance(value, torch.Tensor) and not value.is_inference()]
 
     def versions(self):
         return [value._version for items in lists_of(self.args, self.kwargs) for value in items
@@ -353,6 +360,8 @@ class Trials:
             self._reasons[call.key] = "Convoy runs nothing of it"
             return output
         self._reasons[call.key] = ""
+        if call.counts != call.writes():
+            return output  # It writes to its inputs: once.
         if call.written is not None and call.written != call.versions():
             return output  # It writes to what its lists hold: once.
         if state_of(call.module) == call.before:

@@ -121,6 +121,24 @@ class Trial(Accelerated):
                 outputs, _, _ = self.trial(copy.deepcopy(model), self.x.clone(), plain, accelerated)
                 torch.testing.assert_close(outputs[0], expected, rtol=1e-5, atol=1e-5)
 
+    def test_inputs_that_are_written_to_through_a_view(self):
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = torch.nn.Conv2d(1, 16, 1)
+
+            def forward(self, x):
+                torch.as_strided(x, x.shape, x.stride()).mul_(0.5)
+                return self.conv(x)
+
+        model, x, plain_x = Net().eval(), *self.x[:, :1].clone().repeat(2, 1, 1, 1, 1)
+        with torch.no_grad():
+            expected = model(plain_x), model(plain_x)  # Each call halves it.
+            outputs, calls, _ = self.trial(copy.deepcopy(model), x, 4.0, 6.0)
+        torch.testing.assert_close(outputs, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(x, plain_x)
+        self.assertEqual(calls, [None, None])
+
     def test_calls_with_hooks_are_made_once(self):
         """What a hook writes to is nobody's to put back."""
         block, seen = Block().eval(), []
