@@ -148,11 +148,16 @@ class Graphed:
     @contextlib.contextmanager
     def _watching_buffers(self):
         """Finds those that a call writes to."""
-        buffers = [] if self._model is None else list(self._model.buffers())
+        parts = () if self._model is None else self._model.modules()
+        held = [(part, buffer) for part in parts for buffer in part._buffers.values()
+                if type(buffer) is torch.Tensor and buffer.layout is torch.strided]
+        buffers = [buffer for _, buffer in held]
         before = states(buffers)
         yield
-        for buffer, *states_of in zip(buffers, *before, *states(buffers)):
-            if states_of[:3] != states_of[3:] or buffer.is_inference():
+        for (part, buffer), *found in zip(held, *before, *states(buffers)):
+            # NOTE: PyTorch does not count what batch norms write.
+            is_norm = isinstance(part, torch.nn.modules.batchnorm._NormBase) and part.training
+            if is_norm or found[:3] != found[3:] or buffer.is_inference():
                 self._written[id(buffer)] = buffer
 
     def _remember(self, key, value):

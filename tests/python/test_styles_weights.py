@@ -311,6 +311,16 @@ class Graphs(unittest.TestCase):
                 change()
                 self.assertFalse(weights.unchanged(), change)
 
+    def test_which_buffers_a_call_writes_to(self):
+        model = nn.Sequential(nn.BatchNorm2d(8))
+        model.register_buffer("kept", torch.zeros(3))
+        model.register_buffer("sparse", torch.eye(3).to_sparse())
+        call = convoy.graphed(model)
+        with torch.no_grad(), call._watching_buffers():
+            model(torch.ones(2, 8, 3, 3))
+        found = {name for name, buffer in model.named_buffers() if id(buffer) in call._written}
+        self.assertEqual(found, {"0.running_mean", "0.running_var", "0.num_batches_tracked"})
+
     @unittest.skipIf(os.environ.get("CONVOY_TEST_DEVICE") == "cuda", "on a GPU they are captured")
     def test_on_the_cpu_calls_run_as_they_are(self):
         model = convoy.accelerate(nn.Sequential(nn.Conv2d(8, 8, 3)).eval())
