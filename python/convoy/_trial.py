@@ -247,31 +247,27 @@ def _same(a, b):
 class _Open:
     """A call that is under way and whose end matters. before: what the module held when a first
     call began; None: a call that is PyTorch's. seen: the arguments that its forward() gets.
-    frame: PyTorch's, which makes the call. written: how often what its lists held had been written
-    to; None where it has no list."""
+    frame: PyTorch's, which makes the call. written: `writes` when a first call began."""
 
     def __init__(self, trials, key, module, args, kwargs, before, frame):
         self.trials, self.frame = trials, frame
         self.key, self.module, self.args, self.kwargs = key, module, args, kwargs
-        self.before, self.seen, self.written = before, (args, kwargs), None
-        self.counts = self.writes()
+        self.before, self.seen, self.has_lists = before, (args, kwargs), False
+        self.written = None if before is None else self.writes()
 
     def keep_lists(self):
         """As they are before the call, which may write to them."""
         self.args, self.kwargs = _fresh(self.args, self.kwargs)
         for items in lists_of(self.args, self.kwargs):
             items[:] = plain(items)
-        self.written = self.versions()
+        self.has_lists, self.written = True, self.writes()
 
     def writes(self):
-        """How often each input was written to. NOTE: stand-ins write to a copy of theirs, but a
-        function that is not known may give a view of the caller's own memory."""
-        return [value._version for value in _leaves((*self.args, *self.kwargs.values()))
+        """How often each input, and what lists hold, was written to. NOTE: stand-ins write to a
+        copy of theirs, but a function that is not known may give a view of the caller's memory."""
+        items = [item for held in lists_of(self.args, self.kwargs) for item in held]
+        return [value._version for value in (*_leaves((*self.args, *self.kwargs.values())), *items)
                 if isinstance(value, torch.Tensor) and not value.is_inference()]
-
-    def versions(self):
-        return [value._version for items in lists_of(self.args, self.kwargs) for value in items
-                if isinstance(value, torch.Tensor)]
 
 
 def _described(value):
@@ -360,13 +356,11 @@ class Trials:
             self._reasons[call.key] = "Convoy runs nothing of it"
             return output
         self._reasons[call.key] = ""
-        if call.counts != call.writes():
-            return output  # It writes to its inputs: once.
-        if call.written is not None and call.written != call.versions():
-            return output  # It writes to what its lists hold: once.
+        if call.written != call.writes():
+            return output  # It writes to its inputs, or to what its lists hold: once.
         if state_of(call.module) == call.before:
             return self._judged(call, call.module, output, session)
-        if call.written is not None:
+        if call.has_lists:
             return output
         try:
             twin = twin_of(call.module)
@@ -395,7 +389,7 @@ class Trials:
             # NOTE: the first call of a shape may fuse what the ones after it do not.
             expected, host, whole = made("accelerated")
             is_bound = host >= _BOUND * whole
-            is_tried = (is_bound or whole <= _SHORT) and call.written is None
+            is_tried = (is_bound or whole <= _SHORT) and not call.has_lists
             compiles = session.compile and state is not None and host >= _COMPILED * whole
             if not is_tried and not compiles:
                 return output
