@@ -391,12 +391,15 @@ class Grown(nn.Module):
         super().__init__()
         self.parts, self.steps, self.form = nn.ModuleList(), [], form
 
-    def forward(self, x, *, scale=None):
+    def values(self, x):
         values = [x]
         for _, what, first, second in self.steps:
-            made = (self.parts[what](values[first]) if isinstance(what, int)
-                    else what(values[first], values[second]))
-            values.append(made)
+            values.append(self.parts[what](values[first]) if isinstance(what, int)
+                          else what(values[first], values[second]))
+        return values
+
+    def forward(self, x, *, scale=None):
+        values = self.values(x)
         last = values[-1] if scale is None else values[-1] * scale
         if self.form == "tuple":
             return last, values[len(values) // 2]
@@ -421,13 +424,8 @@ def grown(seed):
     for _ in range(20 * wanted):
         if len(model.steps) == wanted:
             break
-        values = [x.clone()]
-        try:  # What each step is given, as the call makes it.
-            for _, what, first, second in model.steps:
-                values.append(model.parts[what](values[first]) if isinstance(what, int)
-                              else what(values[first], values[second]))
-        finally:
-            forget(model)
+        values = model.values(x.clone())
+        forget(model)
         first = len(values) - 1 if r.random() < 0.8 else r.randrange(len(values))
         a = values[first]
         alike = [i for i, value in enumerate(values) if value.shape == a.shape]
