@@ -5,7 +5,7 @@
     python -m convoy.bench.shard_alone --cases wan480 --small --device cpu      (counts alone)
 
 A rank in the middle runs its rows with the margins that it would have, packed and copied as without
-peer memory; what others would send is zeros. one_ms, alone_ms: as CUDA graphs. work:
+peer memory; its own rows stand in for those of others. one_ms, alone_ms: as CUDA graphs. work:
 multiplications of the rank's convolutions times the ranks, of one GPU's: what margins cost.
 predicted_ms: alone_ms, and for each exchange --exchange-us and its bytes at --gbps;
 predicted_speed_up: one_ms over that.
