@@ -22,7 +22,7 @@ std::vector<KernelUnderTest> kernels() {
   switch (compute_capability()) {
     case 90:
       return {{"sm90_fprop_128x128_pingpong_halo_bf16", true},
-              {"sm90_fprop_128x128_pingpong_2cta_bf16", true},
+              {"sm90_fprop_128x128_pingpong_bf16", true},
               {"sm90_fprop_96x128_swapped_bf16", false}};
     case 100:
     case 103:

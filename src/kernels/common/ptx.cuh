@@ -428,7 +428,22 @@ __device__ __forceinline__ void load_matrix_x4(std::uint32_t address, std::uint3
                : "memory");
 }
 
-/// The same, transposing each matrix: a lane's pair of neighbours in a row of the fragment is one
+/// Two matrices, whose rows the first 16 lanes point at.
+__device__ __forceinline__ void store_matrix_x2(std::uint32_t address, std::uint32_t r0,
+                                                std::uint32_t r1) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r0),
+               "r"(r1)
+               : "memory");
+}
+__device__ __forceinline__ void load_matrix_x2(std::uint32_t address, std::uint32_t& r0,
+                                               std::uint32_t& r1) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r0), "=r"(r1)
+               : "r"(address)
+               : "memory");
+}
+
+/// Four, transposing each matrix: a lane's pair of neighbours in a row of the fragment is one
 /// in a column of shared memory.
 __device__ __forceinline__ void store_matrix_x4_transposed(std::uint32_t address, std::uint32_t r0,
                                                            std::uint32_t r1, std::uint32_t r2,

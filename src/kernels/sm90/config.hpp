@@ -68,8 +68,8 @@ struct Config {
   std::int16_t filter_stages = 4;  ///< Stages of the filters; of both operands with Input::runs.
   std::int16_t act_stages = 0;     ///< Stages of the activations' own ring; 0 with Input::runs.
   std::int16_t halo_pixels = 0;    ///< Input pixels of a stage with halo and planes, or 0.
-  /// Pieces of 16 pixels x 32 filters that a warp's epilogue holds: also those of a residual that
-  /// are fetched ahead. Not used where filters are the rows.
+  /// Pieces of 16 pixels x 32 filters (of an odd tile's own) that a warp's epilogue holds: also
+  /// those of a residual that are fetched ahead. Not used where filters are the rows.
   std::int16_t staging_pieces = 4;
   Input input = Input::runs;
   Schedule schedule = Schedule::cooperative;
@@ -112,6 +112,8 @@ struct Config {
   constexpr bool splits_k() const { return schedule == Schedule::split_k; }
   constexpr bool is_blockwise() const { return schedule == Schedule::blockwise; }
   constexpr bool is_swapped() const { return mma_rows == MmaRows::filters; }
+  /// Tiles of filters that are no multiple of 32, for layers that have a multiple of as many.
+  constexpr bool is_odd() const { return !is_swapped() && block_n % 32 != 0; }
 
   /// CTAs of a cluster that share tiles (those that split K: a launch says).
   constexpr int cluster_size() const { return cluster_m * cluster_n; }
@@ -159,14 +161,22 @@ struct Config {
   /// The epilogue stores pieces of 16 pixels x 32 filters, or 64 where N and the registers allow it
   /// (half the TMA stores): one warp, 16 values a thread for each 32 filters ("half"). Swapped
   /// tiles: pieces of 32 (or 16) pixels x 64 filters of a warpgroup, each with a buffer of its own;
-  /// with ping-pong, which hides that the buffers serve twice, two have one.
+  /// with ping-pong, which hides that the buffers serve twice, two of more than two have one.
+  /// Odd tiles: pieces of an odd number of 8 filters each, in rows without swizzle. NOTE: rows that
+  /// lie an odd number of 16 bytes apart meet in no bank.
   constexpr int piece_n() const {
+    if (is_odd()) {
+      int eights = block_n / 8;
+      while (eights % 2 == 0) eights /= 2;
+      return 8 * (eights % 3 == 0 && eights > 9 ? eights / 3 : eights);
+    }
     const bool wide =
         !splits_k() && !needs_many_registers() && block_n % 64 == 0 && out != DType::fp32;
     return is_swapped() || wide ? 64 : 32;
   }
   constexpr int piece_m() const { return is_swapped() && block_m % 32 == 0 ? 32 : 16; }
   constexpr int piece_halves() const { return piece_n() / 32; }
+  constexpr bool has_swizzled_pieces() const { return !is_odd(); }
   constexpr int pieces_per_block() const {
     return is_swapped() ? block_m / piece_m() : block_n / piece_n();
   }
@@ -176,8 +186,9 @@ struct Config {
   /// Warps (swapped: warpgroups) that store on their own, and the buffers of each.
   constexpr int storers() const { return is_swapped() ? consumers : consumer_warps(); }
   constexpr int staging_buffers() const {
+    if (is_odd()) return staging_pieces;
     if (!is_swapped()) return staging_pieces / piece_halves();
-    return is_pingpong() ? (pieces() + 1) / 2 : pieces();
+    return is_pingpong() && pieces() > 2 ? (pieces() + 1) / 2 : pieces();
   }
   constexpr int staging_bytes() const { return storers() * staging_buffers() * piece_bytes(); }
 
@@ -237,8 +248,12 @@ struct ValidConfig {
   static_assert(!kConfig.is_pingpong() || kConfig.consumers == 2,
                 "sm90::Config::consumers is 2 with Schedule::pingpong: they take turns");
   static_assert(kConfig.block_m <= 256, "sm90::Config::block_m is at most 256 (see patch_row)");
-  static_assert(kConfig.block_n % 32 == 0 && kConfig.block_n >= 32 && kConfig.block_n <= 256,
-                "sm90::Config::block_n is a multiple of 32 in 32..256");
+  static_assert(kConfig.block_n % 8 == 0 && kConfig.block_n >= 32 && kConfig.block_n <= 256,
+                "sm90::Config::block_n is a multiple of 8 in 32..256");
+  static_assert(!kConfig.is_odd() || (!kConfig.splits_k() && !kConfig.is_blockwise() &&
+                                      size_of(kConfig.out) == 2),
+                "sm90::Config::block_n is a multiple of 32 with Schedule::split_k and blockwise, "
+                "and with fp32 outputs");
   static_assert(kConfig.blocks() >= 1 &&
                     kConfig.tile_rows() % (64 * (kConfig.is_pingpong() ? 1 : kConfig.consumers)) ==
                         0,
@@ -288,7 +303,8 @@ struct ValidConfig {
                      kConfig.block_m % kConfig.piece_m() == 0 && kConfig.out != DType::fp32),
                 "sm90::Config: MmaRows::filters takes Input::runs, Schedule::cooperative or "
                 "pingpong, block_m a multiple of 16, 16-bit outputs");
-  static_assert(kConfig.is_swapped() || kConfig.staging_pieces % kConfig.piece_halves() == 0,
+  static_assert(kConfig.is_swapped() || kConfig.is_odd() ||
+                    kConfig.staging_pieces % kConfig.piece_halves() == 0,
                 "sm90::Config::staging_pieces makes whole pieces: even where they have 64 filters");
   static_assert(kConfig.staging_buffers() >= 2 || kConfig.pieces() == 1,
                 "sm90::Config::staging_pieces holds two pieces: a residual is fetched one ahead");

@@ -76,11 +76,12 @@ __device__ __forceinline__ std::int64_t output_pixel(const Params& p, const Tile
 }
 
 /// Shared-memory address of 16-byte unit `unit` of row `row` of a piece: the 64- or 128-byte
-/// swizzle of the output map.
+/// swizzle of the output map, or none.
 template <Config kConfig>
 __device__ __forceinline__ std::uint32_t staged_address(std::uint32_t buffer, int row, int unit) {
-  const int swizzled = kConfig.piece_row_bytes() == 64 ? unit ^ ((row >> 1) & 3) : unit ^ (row & 7);
-  return buffer + row * kConfig.piece_row_bytes() + swizzled * 16;
+  int place = unit;
+  if (kConfig.has_swizzled_pieces()) place ^= kConfig.piece_row_bytes() == 64 ? row / 2 % 4 : row % 8;
+  return buffer + row * kConfig.piece_row_bytes() + place * 16;
 }
 
 /// Start the TMA load of a piece of the residual into a staging buffer.
@@ -153,8 +154,10 @@ __device__ __forceinline__ void load_bias_bits(const Params& p, const Tile& tile
 
 /// Bias of a tile as a warp keeps it: lane i holds filters 32·j + i.
 template <Config kConfig>
+inline constexpr int kBiasWords = (kConfig.block_n + 31) / 32;
+template <Config kConfig>
 __device__ __forceinline__ void load_tile_bias(const Params& p, const Tile& tile,
-                                               std::uint32_t (&bits)[kConfig.block_n / 32]) {
+                                               std::uint32_t (&bits)[kBiasWords<kConfig>]) {
   const int first = tile.filter + static_cast<int>(ptx::lane_id());
   load_bias_bits<kConfig>(p, tile, bits, [&](int j) { return first + 32 * j; });
 }
@@ -500,12 +503,13 @@ inline constexpr int kGroupValues = 8;
 template <Config kConfig>
 inline constexpr int kPieceGroups = 2 * kConfig.piece_halves();
 
-/// Groups of the residual as a lane holds them; pairs of 16-bit values stay packed until used.
-template <Config kConfig, int kGroups>
-struct SourceGroups {
+/// Values of the residual as a lane holds them; pairs of 16-bit values stay packed until used.
+template <Config kConfig, int kValues>
+struct SourceValues {
   using Out = Element<kConfig.out>;
   static constexpr bool kPacked = sizeof(Out) == 2;
-  std::uint32_t words[kGroups * kGroupValues / (kPacked ? 2 : 1)] = {};
+  static constexpr int kGroups = kValues / kGroupValues;
+  std::uint32_t words[kValues / (kPacked ? 2 : 1)] = {};
 
   __device__ __forceinline__ void read(const std::uint8_t* buffer, const PieceLane<kConfig>& at,
                                        int first_group) {
@@ -525,6 +529,12 @@ struct SourceGroups {
           words[8 * g + 2 * i + 1] = pair.y;
         }
       }
+    }
+    // Of an odd tile's piece the last 8 filters.
+    if constexpr (kValues % kGroupValues != 0) {
+      ptx::load_matrix_x2(staged_address<kConfig>(ptx::shared_address(buffer), at.matrix_row,
+                                                  2 * (first_group + kGroups)),
+                          words[4 * kGroups], words[4 * kGroups + 1]);
     }
   }
   __device__ __forceinline__ float operator()(int i) const {
@@ -557,6 +567,12 @@ __device__ __forceinline__ void stage_values(const float (&v)[kValues], std::uin
             make_float2(v[i + 2 * j], v[i + 2 * j + 1]);
       }
     }
+  }
+  if constexpr (kValues % kGroupValues != 0) {
+    constexpr int i = kValues / kGroupValues * kGroupValues;
+    ptx::store_matrix_x2(staged_address<kConfig>(ptx::shared_address(buffer), at.matrix_row,
+                                                 2 * (first_group + kValues / kGroupValues)),
+                         pack2<Out>(v[i], v[i + 1]), pack2<Out>(v[i + 2], v[i + 3]));
   }
 }
 
@@ -602,7 +618,7 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
   for (int g = 0; g < kPieceGroups<kConfig>; g += kAtOnce) {
     float v[kValues];
     values(g, v);
-    SourceGroups<kConfig, kAtOnce> source;
+    SourceValues<kConfig, kValues> source;
     if (has_residual) {
       source.read(buffer, at, g);
       __syncwarp();
@@ -673,7 +689,7 @@ template <Config kConfig, EpiloguePath kPath>
 __device__ __forceinline__ void store_tile(
     const Params& p, const Tile& tile, int first_block, int warp_in_warpgroup,
     float (&accumulators)[kConfig.blocks()][kConfig.block_n / 2],
-    const float (&lane_bias)[kConfig.block_n / 32], Staging& staging,
+    const float (&lane_bias)[kBiasWords<kConfig>], Staging& staging,
     WarpStatistics<kConfig, kPath>& statistics) {
   constexpr int kBuffers = kConfig.staging_buffers();
   constexpr int kPieces = kConfig.pieces();
@@ -681,7 +697,7 @@ __device__ __forceinline__ void store_tile(
   constexpr int kColumns = kConfig.block_n / 2;
   constexpr int kTurns = store_turns<kConfig, kPath>();
   constexpr int kOfTurn = kPieces / kTurns;             // pieces
-  constexpr int kValues = 16 * kConfig.piece_halves();  // of a piece, in a lane
+  constexpr int kValues = kConfig.piece_n() / 2;        // of a piece, in a lane
   constexpr bool kFused = kPath != EpiloguePath::linear;
   // A residual wants its buffers back early, to be fetched ahead.
   constexpr int kBatch =
@@ -706,9 +722,10 @@ __device__ __forceinline__ void store_tile(
 
   if (p.linear_steps) {
 #pragma unroll
-    for (int j = 0; j < kConfig.block_n / 32; ++j) {
+    for (int j = 0; j < kBiasWords<kConfig>; ++j) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
+        if (32 * j + i / 2 * 8 >= kConfig.block_n) break;
         const int first = i / 2 * 4 + i % 2;  // and the same filter 8 rows below
         const float bias = piece_bias(lane_bias[j], first);
 #pragma unroll
@@ -756,7 +773,7 @@ __device__ __forceinline__ void store_tile(
           v[i] = accumulators[value / kColumns][value % kColumns];
         }
         if constexpr (kFused) {
-          SourceGroups<kConfig, kPieceGroups<kConfig>> source;
+          SourceValues<kConfig, kValues> source;
           if (has_residual) {
             ptx::barrier_wait(&staging.source_full[q % kBuffers],
                               source_parity<kConfig>(staging, q));

@@ -261,7 +261,9 @@ TiledTensorMap output_map(const Config& config, const ConvGeometry& g, const Ker
   map.name = "output";
   map.dtype = config.out;
   map.rank = 4;
-  map.swizzle = config.piece_row_bytes() == 64 ? Swizzle::b64 : Swizzle::b128;
+  map.swizzle = !config.has_swizzled_pieces()     ? Swizzle::none
+                : config.piece_row_bytes() == 64 ? Swizzle::b64
+                                                 : Swizzle::b128;
   if (is_patched(p.loader)) {
     const std::int64_t scale = view.phases == 4 ? 2 : 1;
     map.extents = {g.out_channels, view.out[2], view.out[1], p.output_frames, 0};

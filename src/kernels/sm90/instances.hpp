@@ -28,7 +28,7 @@ struct Instance {
 /// Every instance of this build (instances.txt), with the run-time epilogue and no ops.
 const std::vector<Instance>& instances();
 
-/// As dispatch and tuning files name it: "sm90_fprop_128x128_pingpong_2cta_bf16",
+/// As dispatch and tuning files name it: "sm90_fprop_128x128_pingpong_bf16",
 /// "sm90_fprop_64x128_splitk_bf16_fp32".
 std::string name_of(const Instance& instance);
 

@@ -74,7 +74,7 @@ struct Kernel {
   static constexpr int kNormaliserReadyThreads = 32 + 32 * kNormaliserWarps;
 
   /// Bias of a tile as a thread keeps it.
-  static constexpr int kBiases = kSwapped ? 2 * kBlocks : kConfig.block_n / 32;
+  static constexpr int kBiases = kSwapped ? 2 * kBlocks : kBiasWords<kConfig>;
   using Accumulators = float[kBlocks][kConfig.tile_columns() / 2];
 
   /// Where a warp stands, and which tiles are its CTA's.
