@@ -188,10 +188,10 @@ TEST_F(StatisticsOnHopper, WhatTheEpilogueRefuses) {
   expect_pass(with_statistics(with_kernel(shape_2d(2, 9, 10, 16, 20, 3, 1), kTile), 5),
               "statistics of 5 groups of out_channels = 20; legal: rows of a multiple of 16 bytes "
               "(TMA stores)");
-  expect_pass(with_statistics(with_kernel(shape_2d(2, 9, 10, 16, 64, 3, 1),
-                                          "sm90_fprop_128x128_pingpong_bf16"),
-                              8),
-              "statistics of 8 groups; legal: none (no such epilogue in this instance)");
+  expect_pass(
+      with_statistics(
+          with_kernel(shape_2d(2, 9, 10, 16, 64, 3, 1), "sm90_fprop_128x128_pingpong_bf16"), 8),
+      "statistics of 8 groups; legal: none (no such epilogue in this instance)");
 }
 
 TEST_F(StatisticsOnHopper, TheirTimeCounts) {

@@ -250,8 +250,8 @@ struct ValidConfig {
   static_assert(kConfig.block_m <= 256, "sm90::Config::block_m is at most 256 (see patch_row)");
   static_assert(kConfig.block_n % 8 == 0 && kConfig.block_n >= 32 && kConfig.block_n <= 256,
                 "sm90::Config::block_n is a multiple of 8 in 32..256");
-  static_assert(!kConfig.is_odd() || (!kConfig.splits_k() && !kConfig.is_blockwise() &&
-                                      size_of(kConfig.out) == 2),
+  static_assert(!kConfig.is_odd() ||
+                    (!kConfig.splits_k() && !kConfig.is_blockwise() && size_of(kConfig.out) == 2),
                 "sm90::Config::block_n is a multiple of 32 with Schedule::split_k and blockwise, "
                 "and with fp32 outputs");
   static_assert(kConfig.blocks() >= 1 &&

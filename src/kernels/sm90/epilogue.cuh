@@ -80,7 +80,8 @@ __device__ __forceinline__ std::int64_t output_pixel(const Params& p, const Tile
 template <Config kConfig>
 __device__ __forceinline__ std::uint32_t staged_address(std::uint32_t buffer, int row, int unit) {
   int place = unit;
-  if (kConfig.has_swizzled_pieces()) place ^= kConfig.piece_row_bytes() == 64 ? row / 2 % 4 : row % 8;
+  if (kConfig.has_swizzled_pieces())
+    place ^= kConfig.piece_row_bytes() == 64 ? row / 2 % 4 : row % 8;
   return buffer + row * kConfig.piece_row_bytes() + place * 16;
 }
 
@@ -696,8 +697,8 @@ __device__ __forceinline__ void store_tile(
   constexpr int kPerBlock = kConfig.pieces_per_block();
   constexpr int kColumns = kConfig.block_n / 2;
   constexpr int kTurns = store_turns<kConfig, kPath>();
-  constexpr int kOfTurn = kPieces / kTurns;             // pieces
-  constexpr int kValues = kConfig.piece_n() / 2;        // of a piece, in a lane
+  constexpr int kOfTurn = kPieces / kTurns;       // pieces
+  constexpr int kValues = kConfig.piece_n() / 2;  // of a piece, in a lane
   constexpr bool kFused = kPath != EpiloguePath::linear;
   // A residual wants its buffers back early, to be fetched ahead.
   constexpr int kBatch =

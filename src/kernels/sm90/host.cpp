@@ -261,7 +261,7 @@ TiledTensorMap output_map(const Config& config, const ConvGeometry& g, const Ker
   map.name = "output";
   map.dtype = config.out;
   map.rank = 4;
-  map.swizzle = !config.has_swizzled_pieces()     ? Swizzle::none
+  map.swizzle = !config.has_swizzled_pieces()    ? Swizzle::none
                 : config.piece_row_bytes() == 64 ? Swizzle::b64
                                                  : Swizzle::b128;
   if (is_patched(p.loader)) {
@@ -452,7 +452,8 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, const Launch
   // Split tiles get a cluster each; other CTAs stay for several tiles.
   int ctas = tiling.num_tiles;
   if (!config.splits_k()) {
-    ctas = std::min(ctas, options.multiprocessors / tiling.cluster_size * tiling.cluster_size);
+    const int clusters = std::max(1, options.multiprocessors / tiling.cluster_size);
+    ctas = std::min(ctas, clusters * tiling.cluster_size);
   }
   if (config.is_resident()) ctas = std::min(ctas, resident_ctas(tiling, options.multiprocessors));
   plan.config.grid = dim3(static_cast<unsigned>(ctas));
