@@ -211,6 +211,29 @@ void check_epilogues(std::int64_t h, std::int64_t w, std::int64_t c, std::int64_
 TEST(Sm90Api, EpiloguesOfPatches) {
   check_epilogues<sm90::DefaultHalo<bf16>>(11, 25, 72, 136, 3);
 }
+
+// Filters that are no multiple of 32; and as the rows of the MMA.
+inline constexpr sm90::Config kWidth56{
+    .block_n = 56, .filter_stages = 4, .staging_pieces = 2, .schedule = sm90::Schedule::pingpong};
+inline constexpr sm90::Config kWidth40{.block_n = 40,
+                                       .filter_stages = 5,
+                                       .act_stages = 2,
+                                       .halo_pixels = 180,
+                                       .staging_pieces = 2,
+                                       .input = sm90::Input::halo,
+                                       .schedule = sm90::Schedule::pingpong};
+inline constexpr sm90::Config kFiltersAsRows{.block_m = 48,
+                                             .block_n = 64,
+                                             .consumers = 1,
+                                             .filter_stages = 8,
+                                             .mma_rows = sm90::MmaRows::filters};
+TEST(Sm90Api, EpiloguesOfOddTiles) {
+  check_epilogues<kWidth56>(11, 25, 72, 136, 1);
+  check_epilogues<kWidth40>(11, 25, 72, 136, 3);
+}
+TEST(Sm90Api, EpiloguesOfFiltersAsRows) {
+  check_epilogues<kFiltersAsRows>(11, 25, 72, 136, 3);
+}
 TEST(Sm90Api, ReplayedGraphGivesTheSameBits) {
   if (!on_hopper()) GTEST_SKIP() << "no Hopper GPU";
   Job job(1);

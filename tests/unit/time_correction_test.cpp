@@ -66,6 +66,8 @@ double mean_regret(const std::string& file, const Estimate& estimate, int* layer
     for (const cli::MeasuredTime& time : all) {
       const auto found = instances.find(time.kernel);
       if (found == instances.end()) continue;  // A build of fewer types.
+      // A tile that holds fewer channels than when it was timed.
+      if (!sm90::refusal(*found->second, g, true).empty()) continue;
       const sm90::Tiling tiling = sm90::plan_tiling(*found->second, g,
                                                     {.packed_filter = true,
                                                      .multiprocessors = 132,

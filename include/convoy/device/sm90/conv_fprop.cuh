@@ -69,7 +69,9 @@ struct FpropExtras {
 /// D = compute(epilogue(Conv(A, B))), enqueued on `stream`; `Problem` is Conv2dProblemShape or
 /// Conv3dProblemShape, tensors as there, in device memory, 16-byte aligned. `compute` maps values
 /// before the store and `store` sees what is written, or takes the store's place: see
-/// kernels/common/epilogue_params.hpp; m counts output pixels in n, z, p, q order, n filters.
+/// kernels/common/epilogue_params.hpp; m counts output pixels in n, z, p, q order, n filters. Tiles
+/// whose block_n is no multiple of 32, and those of MmaRows::filters, take no ops, round once and
+/// want output rows of a multiple of 16 bytes.
 /// Each call encodes the tensor maps of its pointers: a plan (convoy/plan.hpp) does so once.
 /// Throws Error{invalid_argument}, Error{unsupported} with the violated condition,
 /// Error{launch_failure}. A zero-sized output returns at once.
@@ -87,7 +89,10 @@ void conv_fprop(Element<kConfig.out>* output, const Element<kConfig.in>* activat
   require_runtime("cudaDeviceGetAttribute", [&] {
     return cudaDeviceGetAttribute(&options.multiprocessors, cudaDevAttrMultiProcessorCount, device);
   });
-  const Instance instance = make_instance<kConfig, ComputeOp, StoreOp>();
+  // NOTE: odd tiles and filters as rows have no general entry point.
+  constexpr bool kAll = !kConfig.is_odd() && !kConfig.is_swapped();
+  const Instance instance = make_instance < kConfig, ComputeOp, StoreOp,
+                 kAll ? Entries::all : Entries::curved > ();
   RunPointers pointers;
   pointers.output = output;
   pointers.activation = activation;
