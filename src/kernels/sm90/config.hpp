@@ -114,6 +114,8 @@ struct Config {
   constexpr bool is_swapped() const { return mma_rows == MmaRows::filters; }
   /// Tiles of filters that are no multiple of 32, for layers that have a multiple of as many.
   constexpr bool is_odd() const { return !is_swapped() && block_n % 32 != 0; }
+  /// There is EpiloguePath::general: it wants neighbouring filters, in groups of 16.
+  constexpr bool takes_general_path() const { return !is_swapped() && !is_odd(); }
 
   /// CTAs of a cluster that share tiles (those that split K: a launch says).
   constexpr int cluster_size() const { return cluster_m * cluster_n; }
@@ -176,7 +178,6 @@ struct Config {
   }
   constexpr int piece_m() const { return is_swapped() && block_m % 32 == 0 ? 32 : 16; }
   constexpr int piece_halves() const { return piece_n() / 32; }
-  constexpr bool has_swizzled_pieces() const { return !is_odd(); }
   constexpr int pieces_per_block() const {
     return is_swapped() ? block_m / piece_m() : block_n / piece_n();
   }

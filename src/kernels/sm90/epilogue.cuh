@@ -80,8 +80,7 @@ __device__ __forceinline__ std::int64_t output_pixel(const Params& p, const Tile
 template <Config kConfig>
 __device__ __forceinline__ std::uint32_t staged_address(std::uint32_t buffer, int row, int unit) {
   int place = unit;
-  if (kConfig.has_swizzled_pieces())
-    place ^= kConfig.piece_row_bytes() == 64 ? row / 2 % 4 : row % 8;
+  if (!kConfig.is_odd()) place ^= kConfig.piece_row_bytes() == 64 ? row / 2 % 4 : row % 8;
   return buffer + row * kConfig.piece_row_bytes() + place * 16;
 }
 

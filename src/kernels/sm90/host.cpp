@@ -261,7 +261,7 @@ TiledTensorMap output_map(const Config& config, const ConvGeometry& g, const Ker
   map.name = "output";
   map.dtype = config.out;
   map.rank = 4;
-  map.swizzle = !config.has_swizzled_pieces()    ? Swizzle::none
+  map.swizzle = config.is_odd()                  ? Swizzle::none
                 : config.piece_row_bytes() == 64 ? Swizzle::b64
                                                  : Swizzle::b128;
   if (is_patched(p.loader)) {

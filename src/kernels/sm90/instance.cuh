@@ -26,12 +26,9 @@ Instance make_instance() {
   constexpr bool kCurved = kEntries == Entries::all || kEntries == Entries::curved;
   static_assert(kGeneral || !kHasOps, "sm90::make_instance: ops take the general entry point");
   static_assert(
-      !kGeneral || !kConfig.is_swapped(),
-      "sm90::make_instance: tiles of MmaRows::filters have no general entry point; legal: "
-      "Entries::curved or usual");
-  static_assert(!kGeneral || !kConfig.is_odd(),
-                "sm90::make_instance: tiles of filters that are no multiple of 32 have no general "
-                "entry point; legal: Entries::curved or usual");
+      !kGeneral || kConfig.takes_general_path(),
+      "sm90::make_instance: tiles of MmaRows::filters, and of filters that are no multiple "
+      "of 32, have no general entry point; legal: Entries::curved or usual");
   static_assert(kGeneral || !kCurved || kConfig.out != DType::fp32,
                 "sm90::make_instance: curved activations of fp32 outputs take the general entry "
                 "point");

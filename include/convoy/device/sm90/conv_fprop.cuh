@@ -89,10 +89,8 @@ void conv_fprop(Element<kConfig.out>* output, const Element<kConfig.in>* activat
   require_runtime("cudaDeviceGetAttribute", [&] {
     return cudaDeviceGetAttribute(&options.multiprocessors, cudaDevAttrMultiProcessorCount, device);
   });
-  // NOTE: odd tiles and filters as rows have no general entry point.
-  constexpr bool kAll = !kConfig.is_odd() && !kConfig.is_swapped();
-  const Instance instance = make_instance < kConfig, ComputeOp, StoreOp,
-                 kAll ? Entries::all : Entries::curved > ();
+  constexpr Entries kEntries = kConfig.takes_general_path() ? Entries::all : Entries::curved;
+  const Instance instance = make_instance<kConfig, ComputeOp, StoreOp, kEntries>();
   RunPointers pointers;
   pointers.output = output;
   pointers.activation = activation;
