@@ -43,7 +43,7 @@ constexpr int kSplits = 1, kMultiprocessors = 2;
 /// The path that the problem takes, alone. NOTE: split tiles have no linear one.
 template <Config kOf>
 Instance instance_of_one_path() {
-  constexpr auto kPath = kOf.splits_k() ? EpiloguePath::fused : EpiloguePath::linear;
+  constexpr auto kPath = kOf.splits_k() ? EpiloguePath::fused : EpiloguePath::plain;
   Instance instance{.config = kOf, .shared_bytes = kOf.shared_bytes()};
   instance.kernels[static_cast<int>(kPath)] =
       reinterpret_cast<const void*>(&conv_fprop_kernel<Packed<kOf>, kPath, NoComputeOp, NoStoreOp>);

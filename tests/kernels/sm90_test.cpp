@@ -320,6 +320,8 @@ TEST(Sm90Instances, RefuseEpiloguesWithoutAnEntryPoint) {
   const EpilogueKind each_step{.rounding = EpilogueRounding::each_step};
   const EpilogueKind gelu{.activation = Activation::gelu};
   const EpilogueKind silu{.activation = Activation::silu, .residual = true};
+  const EpilogueKind hardswish{.activation = Activation::hardswish};
+  const EpilogueKind leaky_with_residual{.activation = Activation::leaky_relu, .residual = true};
   const auto refused = [](const EpilogueKind& epilogue, const char* legal) {
     return "an epilogue " + to_string(epilogue) + "; legal: " + legal;
   };
@@ -330,9 +332,14 @@ TEST(Sm90Instances, RefuseEpiloguesWithoutAnEntryPoint) {
       return sm90::epilogue_refusal(instance, geometry(filters), epilogue);
     };
     EXPECT_EQ(reason(64, silu), "");
+    const bool plain = instance.has(sm90::EpiloguePath::plain);
+    const bool any =
+        instance.has(sm90::EpiloguePath::curved) || !instance.has(sm90::EpiloguePath::fused);
+    EXPECT_EQ(reason(64, hardswish).empty(), plain || any);
+    EXPECT_EQ(reason(64, leaky_with_residual).empty(), any);
     const bool general = instance.has(sm90::EpiloguePath::general);
     const bool of_curved = instance.has(sm90::EpiloguePath::curved);
-    if (general && (of_curved || !instance.has(sm90::EpiloguePath::linear))) {
+    if (general && (of_curved || !instance.has(sm90::EpiloguePath::plain))) {
       ++all;
       EXPECT_EQ(reason(63, each_step), "");
       EXPECT_EQ(reason(64, gelu), "");
@@ -340,9 +347,15 @@ TEST(Sm90Instances, RefuseEpiloguesWithoutAnEntryPoint) {
       ++uncurved;
       EXPECT_EQ(reason(63, each_step), "");
       EXPECT_EQ(reason(63, gelu), "");
-      EXPECT_EQ(reason(64, gelu), refused(gelu, "none, relu, silu, or rounded after each step"));
+      EXPECT_EQ(reason(64, gelu), refused(gelu,
+                                          "none, relu, silu, and leaky_relu, clamp, hardswish "
+                                          "without a residual, or rounded after each step"));
     } else {
-      const char* const legal = of_curved ? "rounded once" : "none, relu, silu, rounded once";
+      const char* const legal = of_curved ? "rounded once"
+                                : instance.has(sm90::EpiloguePath::plain)
+                                    ? "none, relu, silu, and leaky_relu, clamp, hardswish without "
+                                      "a residual, rounded once"
+                                    : "none, relu, silu, rounded once";
       ++(of_curved ? curved : usual);
       EXPECT_EQ(reason(64, each_step), refused(each_step, legal));
       EXPECT_EQ(reason(64, gelu), of_curved ? "" : refused(gelu, legal));

@@ -16,6 +16,19 @@ __device__ __forceinline__ float logistic(float t) {
   return r;
 }
 
+/// SiLU of x, given what 2 is raised to for it, t = c·x with c = -log2(e): t / (c + c·2^t). Relative
+/// error some 1e-6.
+// NOTE: a multiplication less, where a scale or a bias is applied before and takes c. Fewer special
+// functions for more multiplications are slower: epilogues share a scheduler with the MMAs of
+// others, which leave them few cycles of the registers (docs/lab/2026-11-30-instructions.md).
+__device__ __forceinline__ float silu_of_exponent(float t) {
+  constexpr float c = silu_exponent(1.0f);
+  float e, r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(t));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(fmaf(c, e, c)));
+  return t * r;
+}
+
 /// x·P(x²), what 2 is raised to for a GELU.
 __device__ __forceinline__ float gate_exponent(float x, const float (&c)[7]) {
   const float square = x * x;
@@ -28,52 +41,6 @@ __device__ __forceinline__ float gate_exponent(float x, const float (&c)[7]) {
 /// GELU, of whichever kind `gate` is.
 __device__ __forceinline__ float gelu_of(float x, const GatePolynomial& gate) {
   return x * logistic(gate_exponent(x, gate.c));
-}
-
-/// x·logistic(t(x)) of four values for one reciprocal and an exponential each: the special-function
-/// unit, 4 lanes a cycle, bounds epilogues that nothing hides. x and t have opposite signs. With
-/// z = 2^-|t|, the factor is (x < 0 ? z : 1) / (1 + z), and the product of four denominators is at
-/// most 16.
-template <typename Exponent>
-__device__ __forceinline__ void gate4(float* x, const Exponent& t) {
-  float d[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    // NOTE: the minimum of NaN and 150 is 150 (where z becomes 0): a NaN stays in its numerator and
-    // out of the others' denominators.
-    float z;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(z) : "f"(-fminf(fabsf(t(x[i])), 150.0f)));
-    d[i] = 1.0f + z;
-    asm("{\n.reg .pred negative;\n"
-        "setp.lt.f32 negative, %0, 0f00000000;\n"
-        "@negative mul.f32 %0, %0, %1;\n}"
-        : "+f"(x[i])
-        : "f"(z));
-  }
-  const float d01 = d[0] * d[1], d23 = d[2] * d[3];
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d01 * d23));
-  const float r01 = r * d23, r23 = r * d01;
-  x[0] *= r01 * d[1];
-  x[1] *= r01 * d[0];
-  x[2] *= r23 * d[3];
-  x[3] *= r23 * d[2];
-}
-
-/// x·logistic(t(x)) of all values. `kHidden`: while others multiply. NOTE: measured with SiLU,
-/// gate4 is slower there: fewer special functions, but more instructions.
-template <bool kHidden, int kCount, typename Exponent>
-__device__ __forceinline__ void gate(float (&v)[kCount], const Exponent& t) {
-  static_assert(kCount % 4 == 0);
-#pragma unroll
-  for (int i = 0; i < kCount; i += 4) {
-    if constexpr (kHidden) {
-#pragma unroll
-      for (int j = i; j < i + 4; ++j) v[j] *= logistic(t(v[j]));
-    } else {
-      gate4(v + i, t);
-    }
-  }
 }
 
 }  // namespace convoy

@@ -18,6 +18,7 @@
 #pragma once
 
 #include "kernels/common/device_code.cuh"
+#include "kernels/common/for_each_number.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/common/split_tf32.hpp"
 #include "kernels/mma/config.hpp"
@@ -290,15 +291,6 @@ __device__ __forceinline__ void multiply_row_split(float (&sums_of_row)[kConfig.
 #pragma unroll
     for (int e = 0; e < 4; ++e) sums_of_row[j][e] += sums[j][e];
   }
-}
-
-/// Calls `body` with 0, 1, ... kCount - 1 as constants.
-template <int kCount, typename Body>
-__device__ __forceinline__ void for_each_number(const Body& body) {
-  [&]<int... kNumbers>(std::integer_sequence<int, kNumbers...>) {
-    (body(std::integral_constant<int, kNumbers>{}), ...);
-  }
-  (std::make_integer_sequence<int, kCount>{});
 }
 
 /// One MMA step of a warp, 16 pixels after 16 pixels. `after_row(i)` is called behind those of i.

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "kernels/common/epilogue.cuh"
+#include "kernels/common/for_each_number.cuh"
 #include "kernels/common/gates.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/sm90/config.hpp"
@@ -115,17 +116,25 @@ __device__ __forceinline__ void store_staged(const Params& p, const Tile& tile,
                     piece.filter, piece.pixel, piece.row, tile.frame);
 }
 
-/// A bias element from its bits. NOTE: the loads of a tile go out together before the main loop,
+/// Bias elements from their bits. NOTE: the loads of a tile go out together before the main loop,
 /// and nothing looks at what they bring until after it: a conversion beside each load would wait
 /// for memory once a load.
-__device__ __forceinline__ float bias_value(const EpilogueParams& params, std::uint32_t bits) {
-  switch (params.bias_dtype) {
-    case DType::bf16:
-      return __uint_as_float(bits << 16);
-    case DType::fp16:
-      return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
-    default:
-      return __uint_as_float(bits);
+template <int kCount>
+__device__ __forceinline__ void bias_values(const EpilogueParams& params,
+                                            const std::uint32_t (&bits)[kCount],
+                                            float (&bias)[kCount]) {
+  const auto each = [&](const auto& value) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) bias[i] = value(bits[i]);
+  };
+  if (params.bias_dtype == DType::bf16) {
+    each([](std::uint32_t x) { return __uint_as_float(x << 16); });
+  } else if (params.bias_dtype == DType::fp16) {
+    each([](std::uint32_t x) {
+      return __half2float(__ushort_as_half(static_cast<unsigned short>(x)));
+    });
+  } else {
+    each([](std::uint32_t x) { return __uint_as_float(x); });
   }
 }
 
@@ -176,53 +185,89 @@ __device__ __forceinline__ float larger(float x, float y) {
 }
 
 /// ReLU; a NaN passes through.
-template <int kCount>
-__device__ __forceinline__ void rectify(float (&v)[kCount]) {
-#pragma unroll
-  for (float& x : v) x = larger(x, 0.0f);
+__device__ __forceinline__ float rectified(float x) {
+  return larger(x, 0.0f);
 }
 
-/// EpiloguePath::fused, curved and statistics, bias already added. `kHidden`: while others
-/// multiply.
-template <EpiloguePath kPath, bool kHidden, int kCount, typename Source>
-__device__ __forceinline__ void apply_fused_epilogue(const Params& p, float (&v)[kCount],
-                                                     const Source& source) {
-  const bool has_residual = p.epilogue.has_residual;
+/// CurvedActivation::Form::clamp, with `times_x` or without, and leaky.
+template <bool kTimesX>
+__device__ __forceinline__ float clamped(const CurvedActivation& f, float x) {
+  // NOTE: .NaN, so that NaN passes through.
+  float y = larger(fmaf(x, f.c[0], f.c[1]), f.c[2]);
+  asm("min.NaN.f32 %0, %0, %1;" : "+f"(y) : "f"(f.c[3]));
+  return kTimesX ? x * y : y;
+}
+__device__ __forceinline__ float leaky(const CurvedActivation& f, float x) {
+  return x > 0.0f ? x : x * f.c[0];
+}
+
+/// Tiles that are stored whole have one, none, or either, by path.
+template <EpiloguePath kPath>
+__device__ __forceinline__ bool tile_has_residual(const Params& p) {
+  if constexpr (kPath == EpiloguePath::plain) return false;
+  if constexpr (kPath == EpiloguePath::fused) return true;
+  return p.epilogue.has_residual;
+}
+
+/// What EpiloguePath::plain multiplies scale and bias by for activate_plain.
+__device__ __forceinline__ float plain_factor(const Params& p) {
+  return p.epilogue.activation == Activation::silu ? silu_exponent(1.0f) : 1.0f;
+}
+
+/// The activation of EpiloguePath::plain. `each(f)` makes f(x) of every x, values times
+/// plain_factor.
+// NOTE: in place, of accumulators: of copies of them, which a branch may have changed or not, ptxas
+// spills hundreds of bytes.
+template <typename Each>
+__device__ __forceinline__ void activate_plain(const Params& p, const Each& each) {
+  const CurvedActivation& f = p.activation;
+  if (p.epilogue.activation == Activation::none) return;
+  if (p.epilogue.activation == Activation::relu) {
+    each([](float x) { return rectified(x); });
+  } else if (p.epilogue.activation == Activation::silu) {
+    each([](float t) { return silu_of_exponent(t); });
+  } else if (p.epilogue.activation == Activation::leaky_relu) {
+    each([&](float x) { return leaky(f, x); });
+  } else if (f.times_x) {
+    each([&](float x) { return clamped<true>(f, x); });
+  } else {
+    each([&](float x) { return clamped<false>(f, x); });
+  }
+}
+
+/// EpiloguePath::fused, curved and statistics, bias already added.
+template <EpiloguePath kPath, int kCount, typename Source>
+__device__ __forceinline__ void apply_fused_epilogue(const Params& p, bool has_residual,
+                                                     float (&v)[kCount], const Source& source) {
   const bool first = p.epilogue.residual_first;
   const auto add_residual = [&] {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) v[i] = fmaf(p.epilogue.beta, source(i), v[i]);
   };
   if (has_residual && first) add_residual();
+  const auto each = [&](const auto& f) {
+#pragma unroll
+    for (float& x : v) x = f(x);
+  };
   if constexpr (kPath == EpiloguePath::fused || kPath == EpiloguePath::statistics) {
     if (p.epilogue.activation == Activation::silu) {
-      gate<kHidden>(v, [](float x) { return silu_exponent(x); });
+      each([](float x) { return x * logistic(silu_exponent(x)); });
     } else if (p.epilogue.activation == Activation::relu) {
-      rectify(v);
+      each([](float x) { return rectified(x); });
     }
   } else {
     const CurvedActivation& f = p.activation;
     if (f.form == CurvedActivation::Form::gate) {
-      // NOTE: not by gate4: with a polynomial instructions bound it, not special functions.
-      gate<true>(v, [&](float x) { return gate_exponent(x, f.c); });
+      each([&](float x) { return x * logistic(gate_exponent(x, f.c)); });
     } else if (f.form == CurvedActivation::Form::clamp) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        // NOTE: .NaN, so that NaN passes through.
-        float x = larger(fmaf(v[i], f.c[0], f.c[1]), f.c[2]);
-        asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(f.c[3]));
-        v[i] = f.times_x ? v[i] * x : x;
-      }
+      each([&](float x) { return f.times_x ? clamped<true>(f, x) : clamped<false>(f, x); });
     } else if (f.form == CurvedActivation::Form::leaky) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) v[i] = v[i] > 0.0f ? v[i] : v[i] * f.c[0];
+      each([&](float x) { return leaky(f, x); });
     } else {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const float x = v[i];
+      each([&](float x) {
         const float y = fmaf(logistic(x * f.c[0]), f.scale, f.offset);
-        v[i] = fabsf(x) < f.linear_to ? fmaf(x * x * x, -1.0f / 3.0f, x) : y;
-      }
+        return fabsf(x) < f.linear_to ? fmaf(x * x * x, -1.0f / 3.0f, x) : y;
+      });
     }
   }
   if (has_residual && !first) add_residual();
@@ -509,7 +554,7 @@ struct SourceValues {
   using Out = Element<kConfig.out>;
   static constexpr bool kPacked = sizeof(Out) == 2;
   static constexpr int kGroups = kValues / kGroupValues;
-  std::uint32_t words[kValues / (kPacked ? 2 : 1)] = {};
+  std::uint32_t words[kValues / (kPacked ? 2 : 1)];
 
   __device__ __forceinline__ void read(const std::uint8_t* buffer, const PieceLane<kConfig>& at,
                                        int first_group) {
@@ -599,7 +644,7 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
                                              const ComputeOp& compute_op, const StoreOp& store_op) {
   using Out = Element<kConfig.out>;
   constexpr bool kGeneral = kPath == EpiloguePath::general;
-  static_assert(kPath != EpiloguePath::linear, "split tiles have no linear path (make_instance)");
+  static_assert(kPath != EpiloguePath::plain, "split tiles have no linear path (make_instance)");
   constexpr int kAtOnce = groups_at_once<kConfig, kPath>();
   constexpr int kValues = kAtOnce * kGroupValues;
   const PieceLane<kConfig> at;
@@ -636,7 +681,7 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
     } else {
 #pragma unroll
       for (int i = 0; i < kValues; ++i) v[i] = fmaf(v[i], p.epilogue.scale, bias_at(i));
-      apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
+      apply_fused_epilogue<kPath>(p, has_residual, v, source);
     }
     if constexpr (ComputeOp::kEnabled && ComputeOp::kOnRegisters) {
 #pragma unroll
@@ -698,12 +743,12 @@ __device__ __forceinline__ void store_tile(
   constexpr int kTurns = store_turns<kConfig, kPath>();
   constexpr int kOfTurn = kPieces / kTurns;       // pieces
   constexpr int kValues = kConfig.piece_n() / 2;  // of a piece, in a lane
-  constexpr bool kFused = kPath != EpiloguePath::linear;
+  constexpr bool kFused = kPath != EpiloguePath::plain;
   // A residual wants its buffers back early, to be fetched ahead.
   constexpr int kBatch =
       kFused ? (kBuffers >= 6 ? 2 : 1) : (kBuffers >= kPieces ? kPieces : (kBuffers + 1) / 2);
   const PieceLane<kConfig> at;
-  const bool has_residual = kFused && p.epilogue.has_residual;
+  const bool has_residual = tile_has_residual<kPath>(p);
   Piece blocks[kConfig.blocks()];
 #pragma unroll
   for (int b = 0; b < kConfig.blocks(); ++b) {
@@ -720,35 +765,32 @@ __device__ __forceinline__ void store_tile(
     }
   };
 
-  if (p.linear_steps) {
+  if (p.steps_in_place) {
+    const float factor = kPath == EpiloguePath::plain ? plain_factor(p) : 1.0f;
+    const float scale = p.epilogue.scale * factor;
 #pragma unroll
     for (int j = 0; j < kBiasWords<kConfig>; ++j) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         if (32 * j + i / 2 * 8 >= kConfig.block_n) break;
         const int first = i / 2 * 4 + i % 2;  // and the same filter 8 rows below
-        const float bias = piece_bias(lane_bias[j], first);
+        const float bias = piece_bias(lane_bias[j] * factor, first);
 #pragma unroll
         for (int b = 0; b < kConfig.blocks(); ++b) {
           float* const v = &accumulators[b][16 * j];
-          v[first] = fmaf(v[first], p.epilogue.scale, bias);
-          v[first + 2] = fmaf(v[first + 2], p.epilogue.scale, bias);
+          v[first] = fmaf(v[first], scale, bias);
+          v[first + 2] = fmaf(v[first + 2], scale, bias);
         }
       }
-    }
-    // NOTE: not in the loop above, where it costs layers without it 1 %.
-    if (kPath == EpiloguePath::linear && p.epilogue.activation == Activation::relu) {
-#pragma unroll
-      for (int b = 0; b < kConfig.blocks(); ++b) rectify(accumulators[b]);
     }
   }
 
 #pragma unroll 1
   for (int turn = 0; turn < kTurns; ++turn) {
     const int start = turn * kOfTurn;
-#pragma unroll
-    for (int of_turn = 0; of_turn < kOfTurn; of_turn += kBatch) {
-      const int count = of_turn + kBatch < kOfTurn ? kBatch : kOfTurn - of_turn;
+    for_each_number<(kOfTurn + kBatch - 1) / kBatch>([&](auto batch) {
+      constexpr int of_turn = batch * kBatch;
+      constexpr int count = of_turn + kBatch < kOfTurn ? kBatch : kOfTurn - of_turn;
       const int first = start + of_turn, end = first + count;
       // The buffers' last stores must have been read: all of the last tile's (long ago), later
       // those of the batch that used this batch's buffers.
@@ -762,16 +804,25 @@ __device__ __forceinline__ void store_tile(
         }
         __syncwarp();
       }
+      // NOTE: the activation of a batch together. Of the tile together it is as fast where the
+      // buffers hold one; where they do not, stores wait for each other. A branch a piece costs
+      // layers without an activation 1 %.
+      const auto value = [&](int i) -> float& {
+        return accumulators[(of_turn * kValues + i) / kColumns][(of_turn * kValues + i) % kColumns];
+      };
+      if constexpr (kPath == EpiloguePath::plain) {
+        activate_plain(p, [&](const auto& f) {
+#pragma unroll
+          for (int i = 0; i < count * kValues; ++i) value(i) = f(value(i));
+        });
+      }
 #pragma unroll
       for (int k = 0; k < count; ++k) {
         const int q = first + k;
         std::uint8_t* const buffer = staging.buffers + q % kBuffers * kConfig.piece_bytes();
         float v[kValues];
 #pragma unroll
-        for (int i = 0; i < kValues; ++i) {
-          const int value = (of_turn + k) * kValues + i;
-          v[i] = accumulators[value / kColumns][value % kColumns];
-        }
+        for (int i = 0; i < kValues; ++i) v[i] = value(k * kValues + i);
         if constexpr (kFused) {
           SourceValues<kConfig, kValues> source;
           if (has_residual) {
@@ -780,7 +831,7 @@ __device__ __forceinline__ void store_tile(
             source.read(buffer, at, 0);
             __syncwarp();
           }
-          apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
+          apply_fused_epilogue<kPath>(p, has_residual, v, source);
         }
         stage_values<kConfig>(v, buffer, at, 0);
         if constexpr (kPath == EpiloguePath::statistics) {
@@ -808,7 +859,7 @@ __device__ __forceinline__ void store_tile(
           }
         }
       }
-    }
+    });
     if constexpr (kTurns > 1) move_up<kOfTurn * kValues>(accumulators);
   }
   statistics.end_tile();

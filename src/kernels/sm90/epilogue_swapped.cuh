@@ -46,7 +46,7 @@ __device__ __forceinline__ void finish_swapped_piece(const Params& p, int warp_i
   const std::uint32_t address = ptx::shared_address(buffer);
 
   std::uint32_t words[kValues / 2] = {};
-  if (kPath != EpiloguePath::linear && has_residual) {
+  if (kPath != EpiloguePath::plain && has_residual) {
     ptx::barrier_wait(source_full, parity);
 #pragma unroll
     for (int j = 0; j < kValues / 8; ++j) {
@@ -64,8 +64,8 @@ __device__ __forceinline__ void finish_swapped_piece(const Params& p, int warp_i
   for (int i = 0; i < kValues; ++i) {
     v[i] = fmaf(v[i], scale, i / 2 % 2 == 0 ? bias_low : bias_high);
   }
-  if constexpr (kPath != EpiloguePath::linear) {
-    apply_fused_epilogue<kPath, kConfig.is_pingpong()>(p, v, source);
+  if constexpr (kPath != EpiloguePath::plain) {
+    apply_fused_epilogue<kPath>(p, has_residual, v, source);
   }
 #pragma unroll
   for (int j = 0; j < kValues / 8; ++j) {
@@ -87,7 +87,7 @@ __device__ __forceinline__ void store_swapped_tile(
   constexpr int kBatch = kConfig.staging_buffers();
   constexpr int kPerBlock = kConfig.pieces_per_block();
   constexpr int kValues = kConfig.piece_m() / 2;
-  const bool has_residual = kPath != EpiloguePath::linear && p.epilogue.has_residual;
+  const bool has_residual = tile_has_residual<kPath>(p);
   const bool storing = warp_in_warpgroup == 0 && ptx::lane_id() == 0;
   const std::uint32_t pieces_barrier = kPiecesBarrier + warpgroup;
   const auto piece = [&](int q) { return swapped_piece<kConfig>(tile, first_block, q); };
@@ -96,17 +96,25 @@ __device__ __forceinline__ void store_swapped_tile(
   float rest[2 * kConfig.blocks()];
 #pragma unroll
   for (int i = 0; i < 2 * kConfig.blocks(); ++i) rest[i] = bias[i];
-  // NOTE: ReLU of all pieces at once, and then nothing: x + -0 is x. A branch a piece costs layers
-  // without it 1 %.
-  if (kPath == EpiloguePath::linear && p.epilogue.activation == Activation::relu) {
+  // NOTE: the activation of all pieces at once, and then nothing: x + -0 is x. A branch a piece
+  // costs layers without it 1 %.
+  if (kPath == EpiloguePath::plain && p.epilogue.activation != Activation::none) {
+    const float factor = plain_factor(p);
+    scale *= factor;
 #pragma unroll
     for (int b = 0; b < kConfig.blocks(); ++b) {
 #pragma unroll
       for (int i = 0; i < kConfig.tile_columns() / 2; ++i) {
-        accumulators[b][i] = fmaf(accumulators[b][i], scale, bias[2 * b + i / 2 % 2]);
+        accumulators[b][i] = fmaf(accumulators[b][i], scale, bias[2 * b + i / 2 % 2] * factor);
       }
-      rectify(accumulators[b]);
     }
+    activate_plain(p, [&](const auto& f) {
+#pragma unroll
+      for (auto& row : accumulators) {
+#pragma unroll
+        for (float& x : row) x = f(x);
+      }
+    });
     scale = 1.0f;
 #pragma unroll
     for (float& x : rest) x = -0.0f;

@@ -12,7 +12,7 @@ namespace convoy::sm90 {
 enum class Entries {
   all,
   curved,    ///< Without the general one.
-  uncurved,  ///< Without that of the curved activations.
+  uncurved,  ///< Without that of EpiloguePath::curved.
   usual,     ///< Without either.
   general,   ///< One, which runs every epilogue, slower.
 };
@@ -41,7 +41,7 @@ Instance make_instance() {
   if constexpr (kCurved && !kHasOps) add.template operator()<EpiloguePath::curved>();
   if constexpr (kEntries != Entries::general && !kHasOps) {
     // NOTE: a split tile is stored once for all of its CTAs: by `fused` no slower.
-    if constexpr (!kConfig.splits_k()) add.template operator()<EpiloguePath::linear>();
+    if constexpr (!kConfig.splits_k()) add.template operator()<EpiloguePath::plain>();
     add.template operator()<EpiloguePath::fused>();
     if constexpr (kConfig.takes_statistics()) add.template operator()<EpiloguePath::statistics>();
   }

@@ -142,7 +142,7 @@ struct Kernel {
     } else if (at.warp == 3) {
       if (ptx::elect_one()) {
         ptx::prefetch_tensor_map(&p.output_map[0]);
-        if (kPath != EpiloguePath::linear && p.epilogue.has_residual) {
+        if (kPath != EpiloguePath::plain && p.epilogue.has_residual) {
           ptx::prefetch_tensor_map(&p.source_map[0]);
           for (int i = 0; i < Smem::kSources; ++i) ptx::barrier_init(&smem.source_full[i], 1);
           ptx::fence_barrier_init();
@@ -602,7 +602,7 @@ struct Kernel {
     me.lane = at.lane;
     me.stores = at.lane == 0 && (!kSwapped || me.warp == 0);
     me.fetches_residual =
-        kPath != EpiloguePath::linear && !kSplit && p.epilogue.has_residual && !p.direct_store;
+        kPath != EpiloguePath::plain && !kSplit && p.epilogue.has_residual && !p.direct_store;
     me.first_block = kPingpong ? 0 : me.warpgroup * kBlocks;
     const std::uint32_t act_address = ptx::shared_address(smem.act);
     const std::uint32_t filter_address = ptx::shared_address(smem.filter);
@@ -647,7 +647,11 @@ struct Kernel {
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) {
 #pragma unroll
-      for (float& value : accumulators[i]) value = 0.0f;
+      for (float& value : accumulators[i]) {
+        // NOTE: by assembly, so that it stays behind its branch. The compiler made a selection a
+        // value of it, which every tile paid for.
+        asm volatile("mov.f32 %0, 0f00000000;" : "=f"(value));
+      }
     }
   }
 
@@ -982,6 +986,14 @@ struct Kernel {
 
   // ---- Consumers ------------------------------------------------------------------------------
 
+  /// Blocks of the reduction of tile `index`, not split.
+  // NOTE: where no tile skips temporal taps all have as many, and none need be decoded.
+  static __device__ __forceinline__ int blocks_of(const Params& p, const Place& at, int index) {
+    if (!p.skip_taps) return p.filter[0] * p.channel_blocks;
+    const Tile tile = decode_tile<kConfig>(p, index, at.m_rank);
+    return (tile.t_end - tile.t_begin) * p.channel_blocks;
+  }
+
   /// A consumer warp: main loop and epilogue of every tile, or with ping-pong of every other one.
   static __device__ __forceinline__ void consumer(const Params& p, const Smem& smem,
                                                   const Place& at, const Tile& first_tile,
@@ -999,12 +1011,10 @@ struct Kernel {
     Tile next_tile = first_tile;
     TileTrace trace{p, kPingpong, me.warpgroup};
     for (int index = at.first_index; index < p.num_cluster_tiles; index += at.index_step) {
-      const Tile tile = kPingpong ? decode_tile<kConfig>(p, index, at.m_rank) : next_tile;
-      const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
       if constexpr (kPingpong) {
         // The stages of every other tile are the other warpgroup's.
         if ((turn++ & 1) != me.warpgroup) {
-          const int blocks = range.end - range.begin;
+          const int blocks = blocks_of(p, at, index);
           if constexpr (kPlanes) {
             act.advance(blocks * p.planes[0] * p.planes[1]);
           } else if constexpr (kActRing) {
@@ -1014,6 +1024,8 @@ struct Kernel {
           continue;
         }
       }
+      const Tile tile = kPingpong ? decode_tile<kConfig>(p, index, at.m_rank) : next_tile;
+      const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
 
       fetch_residual(p, tile, me, staging);
       std::uint32_t bias_bits[kBiases];
@@ -1051,8 +1063,7 @@ struct Kernel {
       if (!any) clear(accumulators);
 
       float bias[kBiases];
-#pragma unroll
-      for (int i = 0; i < kBiases; ++i) bias[i] = bias_value(p.epilogue, bias_bits[i]);
+      bias_values(p.epilogue, bias_bits, bias);
       if constexpr (kSplit) {
         reduce_split(p, smem, at, tile, me, accumulators, bias, staging, compute_op, store_op);
       } else {

@@ -40,7 +40,7 @@ double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind
     case Activation::hardswish:
     case Activation::leaky_relu:
       cycles += k.clamp_cycles;
-      is_long = true;
+      is_long |= path_of(config, epilogue, p.direct_store) != EpiloguePath::plain;
       break;
     default:
       cycles += k.curved_cycles;
@@ -244,9 +244,10 @@ ModelledTime model_time(const ConvGeometry& g, const Tiling& tiling, int multipr
 double estimate_us(const ConvGeometry& geometry, const Tiling& tiling, int multiprocessors,
                    const EpilogueKind& epilogue, const ModelConstants& constants) {
   // NOTE: constants and correction are of times in which ReLU was among the fused steps. As a
-  // linear one it takes 1 % of a layer.
+  // plain one it takes 1 % of a layer.
   EpilogueKind timed = epilogue;
-  if (path_of(tiling.config, epilogue, tiling.params.direct_store) == EpiloguePath::linear) {
+  if (epilogue.activation == Activation::relu &&
+      path_of(tiling.config, epilogue, tiling.params.direct_store) == EpiloguePath::plain) {
     timed.activation = Activation::none;
   }
   const ModelledTime time = model_time(geometry, tiling, multiprocessors, timed, constants);

@@ -41,9 +41,9 @@ inline constexpr int kMaxPhases = 4;
 /// How much of the run-time epilogue a launch needs: one kernel each, so that the usual ones stay
 /// short (what is not executed still costs instruction fetches, and kernels start cold).
 enum class EpiloguePath {
-  linear,      ///< scale·conv + bias, at most ReLU
-  fused,       ///< the same with SiLU, and a residual
-  curved,      ///< the same with GELU, sigmoid, tanh, hardswish, clamp, leaky ReLU
+  plain,       ///< scale·conv + bias, ReLU, SiLU, leaky ReLU, clamp, hardswish
+  fused,       ///< scale·conv + bias, ReLU or SiLU, a residual
+  curved,      ///< the same with GELU, sigmoid, tanh, leaky ReLU, clamp, hardswish
   general,     ///< everything: rounding after each step, stores without TMA, ops
   statistics,  ///< as fused, with the statistics of what is stored
 };
@@ -150,8 +150,8 @@ struct Params {
   FastDivide patch_width;      ///< halo_width
   void* output_pointer;        ///< For stores that TMA cannot do.
   const void* source_pointer;  ///< Likewise.
-  bool direct_store;  ///< Rows of the output are not multiples of 16 bytes: store without TMA.
-  bool linear_steps;  ///< There is a scale, a bias, or in EpiloguePath::linear a ReLU.
+  bool direct_store;    ///< Rows of the output are not multiples of 16 bytes: store without TMA.
+  bool steps_in_place;  ///< There is a scale, a bias, or in EpiloguePath::plain an activation.
 #ifdef CONVOY_SM90_TRACE
   long long* trace = nullptr;  ///< kTraceSlots stamps a CTA, for bench/sm90/cta_trace.py.
 #endif

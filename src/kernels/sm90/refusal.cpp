@@ -122,28 +122,30 @@ EpiloguePath path_of(const Config& config, const EpilogueKind& epilogue, bool di
   switch (epilogue.activation) {
     case Activation::none:
     case Activation::relu:
-      return epilogue.residual ? EpiloguePath::fused : EpiloguePath::linear;
     case Activation::silu:
-      return EpiloguePath::fused;
+      return epilogue.residual ? EpiloguePath::fused : EpiloguePath::plain;
     case Activation::leaky_relu:
     case Activation::clamp:
     case Activation::hardswish:
-      return EpiloguePath::curved;
+      return epilogue.residual || config.splits_k() ? EpiloguePath::curved : EpiloguePath::plain;
     default:  // By approximations that only 16-bit outputs hide.
       return config.out == DType::fp32 ? EpiloguePath::general : EpiloguePath::curved;
   }
 }
 
 const void* entry_of(const Instance& instance, EpiloguePath path) {
-  if (path == EpiloguePath::linear && !instance.has(path)) path = EpiloguePath::fused;
-  const bool is_alone = !instance.has(EpiloguePath::linear) && !instance.has(EpiloguePath::fused);
+  if (path == EpiloguePath::plain && !instance.has(path)) path = EpiloguePath::fused;
+  const bool is_alone = !instance.has(EpiloguePath::plain) && !instance.has(EpiloguePath::fused);
   return instance.kernels[static_cast<int>(is_alone ? EpiloguePath::general : path)];
 }
 
 std::string legal_epilogues(const Instance& instance) {
   if (instance.has(EpiloguePath::curved)) return "rounded once";
-  if (instance.has(EpiloguePath::general)) return "none, relu, silu, or rounded after each step";
-  return "none, relu, silu, rounded once";
+  return text(
+      "none, relu, silu",
+      instance.has(EpiloguePath::plain) ? ", and leaky_relu, clamp, hardswish without a residual"
+                                        : "",
+      instance.has(EpiloguePath::general) ? ", or rounded after each step" : ", rounded once");
 }
 
 std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
@@ -225,8 +227,10 @@ std::string statistics_refusal(const Instance& instance, const ConvGeometry& g,
     return text(statistics, " of ", g.out_channels / groups, " filters; legal: groups of a ",
                 "multiple of ", kSliceFilters, " filters");
   }
-  const EpiloguePath path = path_of(instance.config, epilogue, false);
-  if (path != EpiloguePath::linear && path != EpiloguePath::fused) {
+  const Activation activation = epilogue.activation;
+  if (epilogue.rounding == EpilogueRounding::each_step ||
+      (activation != Activation::none && activation != Activation::relu &&
+       activation != Activation::silu)) {
     return text(statistics, " behind an epilogue ", to_string(epilogue),
                 "; legal: none, relu, silu, rounded once");
   }
