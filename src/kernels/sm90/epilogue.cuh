@@ -644,7 +644,7 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
                                              const ComputeOp& compute_op, const StoreOp& store_op) {
   using Out = Element<kConfig.out>;
   constexpr bool kGeneral = kPath == EpiloguePath::general;
-  static_assert(kPath != EpiloguePath::plain, "split tiles have no linear path (make_instance)");
+  static_assert(kPath != EpiloguePath::plain, "split tiles have no plain path (make_instance)");
   constexpr int kAtOnce = groups_at_once<kConfig, kPath>();
   constexpr int kValues = kAtOnce * kGroupValues;
   const PieceLane<kConfig> at;
