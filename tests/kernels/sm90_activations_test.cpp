@@ -226,7 +226,7 @@ TEST_F(Sm90Activations, GatesOfEveryBf16InTurns) {
   const auto& instance = instance_where(DType::bf16, DType::bf16, in_turns);
   for (const Activation kind : kGates) check_every_value(instance, kind);
 }
-TEST_F(Sm90Activations, GatesOfEveryBf16) {  // Cooperative tiles have a formula of their own.
+TEST_F(Sm90Activations, GatesOfEveryBf16) {
   const auto& instance = instance_where(DType::bf16, DType::bf16, swapped);
   for (const Activation kind : kGates) check_every_value(instance, kind);
 }

@@ -777,8 +777,11 @@ TEST_F(Sm90, EpiloguesOfEveryTile) {
       test.epilogue.scale = 2.0f;
       test.epilogue.bias_dtype = DType::fp16;
       run_on_all(test, name);
-      test.epilogue.activation = Activation::relu;
-      run_on_all(test, name);
+      for (const Activation activation :
+           {Activation::silu, Activation::hardswish, Activation::leaky_relu, Activation::relu}) {
+        test.epilogue.activation = activation;
+        run_on_all(test, name);
+      }
       test.epilogue.bias_dtype = DType::bf16;
       test.epilogue.beta = 3.0f;
       test.residual = true;
