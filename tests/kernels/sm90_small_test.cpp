@@ -54,8 +54,7 @@ class Sm90Small : public ::testing::Test {
       if (out != instance->config.in) test.options.output_dtype = out;
       const ConvGeometry problem = geometry_of(test.problem);
       if (!sm90::refusal(*instance, problem, false).empty()) return;
-      EpilogueKind epilogue = test.epilogue.kind();
-      epilogue.residual = test.residual;
+      const EpilogueKind epilogue = options_of(test).epilogue;
       if (!sm90::epilogue_refusal(*instance, problem, epilogue).empty()) return;
       // Takes nothing but a norm in front.
       if (kernel().find("normalised") != std::string::npos) {

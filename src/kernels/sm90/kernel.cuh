@@ -990,8 +990,7 @@ struct Kernel {
   // NOTE: where no tile skips temporal taps all have as many, and none need be decoded.
   static __device__ __forceinline__ int blocks_of(const Params& p, const Place& at, int index) {
     if (!p.skip_taps) return p.filter[0] * p.channel_blocks;
-    const Tile tile = decode_tile<kConfig>(p, index, at.m_rank);
-    return (tile.t_end - tile.t_begin) * p.channel_blocks;
+    return k_range<kConfig>(p, decode_tile<kConfig>(p, index, at.m_rank), 0, 1).end;
   }
 
   /// A consumer warp: main loop and epilogue of every tile, or with ping-pong of every other one.
