@@ -320,8 +320,10 @@ TEST(Sm90Instances, RefuseEpiloguesWithoutAnEntryPoint) {
   const EpilogueKind each_step{.rounding = EpilogueRounding::each_step};
   const EpilogueKind gelu{.activation = Activation::gelu};
   const EpilogueKind silu{.activation = Activation::silu, .residual = true};
+  const EpilogueKind leaky{.activation = Activation::leaky_relu, .residual = true};
   const EpilogueKind hardswish{.activation = Activation::hardswish};
-  const EpilogueKind leaky_with_residual{.activation = Activation::leaky_relu, .residual = true};
+  EpilogueKind hardswish_and_residual = hardswish;
+  hardswish_and_residual.residual = true;
   const auto refused = [](const EpilogueKind& epilogue, const char* legal) {
     return "an epilogue " + to_string(epilogue) + "; legal: " + legal;
   };
@@ -331,31 +333,30 @@ TEST(Sm90Instances, RefuseEpiloguesWithoutAnEntryPoint) {
     const auto reason = [&](std::int64_t filters, const EpilogueKind& epilogue) {
       return sm90::epilogue_refusal(instance, geometry(filters), epilogue);
     };
-    EXPECT_EQ(reason(64, silu), "");
-    const bool plain = instance.has(sm90::EpiloguePath::plain);
-    const bool any =
-        instance.has(sm90::EpiloguePath::curved) || !instance.has(sm90::EpiloguePath::fused);
-    EXPECT_EQ(reason(64, hardswish).empty(), plain || any);
-    EXPECT_EQ(reason(64, leaky_with_residual).empty(), any);
+    const bool splits = instance.config.splits_k();
     const bool general = instance.has(sm90::EpiloguePath::general);
     const bool of_curved = instance.has(sm90::EpiloguePath::curved);
-    if (general && (of_curved || !instance.has(sm90::EpiloguePath::plain))) {
-      ++all;
-      EXPECT_EQ(reason(63, each_step), "");
-      EXPECT_EQ(reason(64, gelu), "");
-    } else if (general) {
-      ++uncurved;
+    EXPECT_EQ(reason(64, silu), "");
+    EXPECT_EQ(reason(64, leaky), "");
+    EXPECT_EQ(reason(64, hardswish).empty(), !splits || general || of_curved);
+    EXPECT_EQ(reason(64, hardswish_and_residual).empty(), general || (splits && of_curved));
+    if (general) {
+      const bool takes_gelu = of_curved || instance.config.out == DType::fp32 ||
+                              !instance.has(sm90::EpiloguePath::fused);
+      ++(takes_gelu ? all : uncurved);
       EXPECT_EQ(reason(63, each_step), "");
       EXPECT_EQ(reason(63, gelu), "");
-      EXPECT_EQ(reason(64, gelu), refused(gelu,
-                                          "none, relu, silu, and leaky_relu, clamp, hardswish "
-                                          "without a residual, or rounded after each step"));
+      EXPECT_EQ(reason(64, gelu), takes_gelu ? ""
+                                             : refused(gelu,
+                                                       "any but gelu, gelu_tanh, sigmoid or tanh "
+                                                       "without a residual, rounded once"));
     } else {
-      const char* const legal = of_curved ? "rounded once"
-                                : instance.has(sm90::EpiloguePath::plain)
-                                    ? "none, relu, silu, and leaky_relu, clamp, hardswish without "
-                                      "a residual, rounded once"
-                                    : "none, relu, silu, rounded once";
+      const char* const legal =
+          splits ? (of_curved ? "rounded once" : "none, relu, silu, leaky_relu, rounded once")
+          : of_curved
+              ? "none, relu, silu, leaky_relu, and any without a residual, rounded once"
+              : "none, relu, silu, leaky_relu, and clamp, hardswish without a residual, rounded "
+                "once";
       ++(of_curved ? curved : usual);
       EXPECT_EQ(reason(64, each_step), refused(each_step, legal));
       EXPECT_EQ(reason(64, gelu), of_curved ? "" : refused(gelu, legal));
@@ -739,7 +740,7 @@ TEST_F(Sm90, EpilogueOrders) {
 }
 
 // Each kernel's own tile in whole and ragged tiles, more channels than its stages hold, filters
-// that TMA stores and that it cannot: plain, with bias and scale, with ReLU, with a residual too.
+// that TMA stores and that it cannot: plain, with bias and scale, activations, a residual too.
 // NOTE: a kernel at a time, in its own type: in a build with CONVOY_EPILOGUES=turns the one that
 // has a path for each, where there is one.
 TEST_F(Sm90, EpiloguesOfEveryTile) {
@@ -778,14 +779,18 @@ TEST_F(Sm90, EpiloguesOfEveryTile) {
       test.epilogue.bias_dtype = DType::fp16;
       run_on_all(test, name);
       for (const Activation activation :
-           {Activation::silu, Activation::hardswish, Activation::leaky_relu, Activation::relu}) {
+           {Activation::gelu_tanh, Activation::tanh, Activation::silu, Activation::hardswish,
+            Activation::leaky_relu, Activation::relu}) {
         test.epilogue.activation = activation;
         run_on_all(test, name);
       }
       test.epilogue.bias_dtype = DType::bf16;
       test.epilogue.beta = 3.0f;
       test.residual = true;
-      run_on_all(test, name);
+      for (const Activation activation : {Activation::leaky_relu, Activation::relu}) {
+        test.epilogue.activation = activation;
+        run_on_all(test, name);
+      }
     }
   }
   EXPECT_GT(ran, 60);

@@ -189,7 +189,10 @@ __device__ __forceinline__ float rectified(float x) {
   return larger(x, 0.0f);
 }
 
-/// CurvedActivation::Form::clamp, with `times_x` or without, and leaky.
+/// Forms of CurvedActivation.
+__device__ __forceinline__ float leaky(const CurvedActivation& f, float x) {
+  return x > 0.0f ? x : x * f.c[0];
+}
 template <bool kTimesX>
 __device__ __forceinline__ float clamped(const CurvedActivation& f, float x) {
   // NOTE: .NaN, so that NaN passes through.
@@ -197,36 +200,15 @@ __device__ __forceinline__ float clamped(const CurvedActivation& f, float x) {
   asm("min.NaN.f32 %0, %0, %1;" : "+f"(y) : "f"(f.c[3]));
   return kTimesX ? x * y : y;
 }
-__device__ __forceinline__ float leaky(const CurvedActivation& f, float x) {
-  return x > 0.0f ? x : x * f.c[0];
+__device__ __forceinline__ float sigmoid(const CurvedActivation& f, float x) {
+  const float y = fmaf(logistic(x * f.c[0]), f.scale, f.offset);
+  return fabsf(x) < f.linear_to ? fmaf(x * x * x, -1.0f / 3.0f, x) : y;
 }
 
-/// Tiles that are stored whole have one, none, or either, by path.
-template <EpiloguePath kPath>
-__device__ __forceinline__ bool tile_has_residual(const Params& p) {
-  if constexpr (kPath == EpiloguePath::plain) return false;
-  if constexpr (kPath == EpiloguePath::fused) return true;
-  return p.epilogue.has_residual;
-}
-
-/// What EpiloguePath::plain multiplies scale and bias by for activate_plain.
-__device__ __forceinline__ float plain_factor(const Params& p) {
-  return p.epilogue.activation == Activation::silu ? silu_exponent(1.0f) : 1.0f;
-}
-
-/// The activation of EpiloguePath::plain. `each(f)` makes f(x) of every x, values times
-/// plain_factor.
-// NOTE: in place, of accumulators: of copies of them, which a branch may have changed or not, ptxas
-// spills hundreds of bytes.
+/// The forms of straight pieces, leaky and clamp. `each(g)` makes g(x) of every x.
 template <typename Each>
-__device__ __forceinline__ void activate_plain(const Params& p, const Each& each) {
-  const CurvedActivation& f = p.activation;
-  if (p.epilogue.activation == Activation::none) return;
-  if (p.epilogue.activation == Activation::relu) {
-    each([](float x) { return rectified(x); });
-  } else if (p.epilogue.activation == Activation::silu) {
-    each([](float t) { return silu_of_exponent(t); });
-  } else if (p.epilogue.activation == Activation::leaky_relu) {
+__device__ __forceinline__ void activate_straight(const CurvedActivation& f, const Each& each) {
+  if (f.form == CurvedActivation::Form::leaky) {
     each([&](float x) { return leaky(f, x); });
   } else if (f.times_x) {
     each([&](float x) { return clamped<true>(f, x); });
@@ -235,7 +217,57 @@ __device__ __forceinline__ void activate_plain(const Params& p, const Each& each
   }
 }
 
-/// EpiloguePath::fused, curved and statistics, bias already added.
+/// The forms by the special-function unit, gate and sigmoid.
+template <typename Each>
+__device__ __forceinline__ void activate_curve(const CurvedActivation& f, const Each& each) {
+  if (f.form == CurvedActivation::Form::gate) {
+    each([&](float x) { return x * logistic(gate_exponent(x, f.c)); });
+  } else {
+    each([&](float x) { return sigmoid(f, x); });
+  }
+}
+
+/// A tile that is stored whole: by these paths without a residual, its activation applied to the
+/// accumulators.
+template <EpiloguePath kPath>
+inline constexpr bool is_in_place = kPath == EpiloguePath::plain || kPath == EpiloguePath::curved;
+
+/// Tiles that are stored whole have a residual, none, or either, by path.
+template <EpiloguePath kPath>
+__device__ __forceinline__ bool tile_has_residual(const Params& p) {
+  if constexpr (is_in_place<kPath>) return false;
+  if constexpr (kPath == EpiloguePath::fused) return true;
+  return p.epilogue.has_residual;
+}
+
+/// What scale and bias are multiplied by for activate_in_place.
+template <EpiloguePath kPath>
+__device__ __forceinline__ float in_place_factor(const Params& p) {
+  const bool is_silu = kPath == EpiloguePath::plain && p.epilogue.activation == Activation::silu;
+  return is_silu ? silu_exponent(1.0f) : 1.0f;
+}
+
+/// The activation of EpiloguePath::plain or curved. `each(f)` makes f(x) of every x, values times
+/// in_place_factor.
+// NOTE: in place, of accumulators: of copies of them, which a branch may have changed or not, ptxas
+// spills hundreds of bytes.
+template <EpiloguePath kPath, typename Each>
+__device__ __forceinline__ void activate_in_place(const Params& p, const Each& each) {
+  if constexpr (kPath == EpiloguePath::curved) {
+    activate_curve(p.activation, each);
+    return;
+  }
+  if (p.epilogue.activation == Activation::none) return;
+  if (p.epilogue.activation == Activation::relu) {
+    each([](float x) { return rectified(x); });
+  } else if (p.epilogue.activation == Activation::silu) {
+    each([](float t) { return silu_of_exponent(t); });
+  } else {
+    activate_straight(p.activation, each);
+  }
+}
+
+/// EpiloguePath::fused, statistics, and of split tiles curved, bias already added.
 template <EpiloguePath kPath, int kCount, typename Source>
 __device__ __forceinline__ void apply_fused_epilogue(const Params& p, bool has_residual,
                                                      float (&v)[kCount], const Source& source) {
@@ -249,26 +281,20 @@ __device__ __forceinline__ void apply_fused_epilogue(const Params& p, bool has_r
 #pragma unroll
     for (float& x : v) x = f(x);
   };
-  if constexpr (kPath == EpiloguePath::fused || kPath == EpiloguePath::statistics) {
-    if (p.epilogue.activation == Activation::silu) {
-      each([](float x) { return x * logistic(silu_exponent(x)); });
-    } else if (p.epilogue.activation == Activation::relu) {
-      each([](float x) { return rectified(x); });
-    }
-  } else {
-    const CurvedActivation& f = p.activation;
-    if (f.form == CurvedActivation::Form::gate) {
-      each([&](float x) { return x * logistic(gate_exponent(x, f.c)); });
-    } else if (f.form == CurvedActivation::Form::clamp) {
-      each([&](float x) { return f.times_x ? clamped<true>(f, x) : clamped<false>(f, x); });
-    } else if (f.form == CurvedActivation::Form::leaky) {
-      each([&](float x) { return leaky(f, x); });
+  if constexpr (kPath == EpiloguePath::curved) {
+    using Form = CurvedActivation::Form;
+    const Form form = p.activation.form;
+    if (form == Form::gate || form == Form::sigmoid) {
+      activate_curve(p.activation, each);
     } else {
-      each([&](float x) {
-        const float y = fmaf(logistic(x * f.c[0]), f.scale, f.offset);
-        return fabsf(x) < f.linear_to ? fmaf(x * x * x, -1.0f / 3.0f, x) : y;
-      });
+      activate_straight(p.activation, each);
     }
+  } else if (p.epilogue.activation == Activation::silu) {
+    each([](float x) { return x * logistic(silu_exponent(x)); });
+  } else if (p.epilogue.activation == Activation::relu) {
+    each([](float x) { return rectified(x); });
+  } else if (kPath == EpiloguePath::fused && p.epilogue.activation == Activation::leaky_relu) {
+    each([&](float x) { return leaky(p.activation, x); });
   }
   if (has_residual && !first) add_residual();
 }
@@ -554,7 +580,8 @@ struct SourceValues {
   using Out = Element<kConfig.out>;
   static constexpr bool kPacked = sizeof(Out) == 2;
   static constexpr int kGroups = kValues / kGroupValues;
-  std::uint32_t words[kValues / (kPacked ? 2 : 1)];
+  // NOTE: without a value where a residual may be there or not, ptxas spills 1,200 bytes.
+  std::uint32_t words[kValues / (kPacked ? 2 : 1)] = {};
 
   __device__ __forceinline__ void read(const std::uint8_t* buffer, const PieceLane<kConfig>& at,
                                        int first_group) {
@@ -718,8 +745,8 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
 
 /// Turns of the loop in which a path's code is there once: each takes its share of a lane's values
 /// from the front, and the others move up (registers have no run-time index).
-// NOTE: `curved` has four forms of activation for every value: half of the code for half a move a
-// value. The short paths, which hot layers take, have one turn.
+// NOTE: a GELU is a dozen instructions a value: half of that code for half a move a value. The
+// short paths, which hot layers take, have one turn.
 template <Config kConfig, EpiloguePath kPath>
 constexpr int store_turns() {
   if (kPath != EpiloguePath::curved) return 1;
@@ -743,10 +770,10 @@ __device__ __forceinline__ void store_tile(
   constexpr int kTurns = store_turns<kConfig, kPath>();
   constexpr int kOfTurn = kPieces / kTurns;       // pieces
   constexpr int kValues = kConfig.piece_n() / 2;  // of a piece, in a lane
-  constexpr bool kFused = kPath != EpiloguePath::plain;
   // A residual wants its buffers back early, to be fetched ahead.
-  constexpr int kBatch =
-      kFused ? (kBuffers >= 6 ? 2 : 1) : (kBuffers >= kPieces ? kPieces : (kBuffers + 1) / 2);
+  constexpr int kBatch = !is_in_place<kPath>   ? (kBuffers >= 6 ? 2 : 1)
+                         : kBuffers >= kPieces ? kOfTurn
+                                               : (kBuffers + 1) / 2;
   const PieceLane<kConfig> at;
   const bool has_residual = tile_has_residual<kPath>(p);
   Piece blocks[kConfig.blocks()];
@@ -766,7 +793,7 @@ __device__ __forceinline__ void store_tile(
   };
 
   if (p.steps_in_place) {
-    const float factor = kPath == EpiloguePath::plain ? plain_factor(p) : 1.0f;
+    const float factor = in_place_factor<kPath>(p);
     const float scale = p.epilogue.scale * factor;
 #pragma unroll
     for (int j = 0; j < kBiasWords<kConfig>; ++j) {
@@ -810,8 +837,8 @@ __device__ __forceinline__ void store_tile(
       const auto value = [&](int i) -> float& {
         return accumulators[(of_turn * kValues + i) / kColumns][(of_turn * kValues + i) % kColumns];
       };
-      if constexpr (kPath == EpiloguePath::plain) {
-        activate_plain(p, [&](const auto& f) {
+      if constexpr (is_in_place<kPath>) {
+        activate_in_place<kPath>(p, [&](const auto& f) {
 #pragma unroll
           for (int i = 0; i < count * kValues; ++i) value(i) = f(value(i));
         });
@@ -823,7 +850,7 @@ __device__ __forceinline__ void store_tile(
         float v[kValues];
 #pragma unroll
         for (int i = 0; i < kValues; ++i) v[i] = value(k * kValues + i);
-        if constexpr (kFused) {
+        if constexpr (!is_in_place<kPath>) {
           SourceValues<kConfig, kValues> source;
           if (has_residual) {
             ptx::barrier_wait(&staging.source_full[q % kBuffers],
@@ -848,7 +875,7 @@ __device__ __forceinline__ void store_tile(
         }
         ptx::tma_store_commit();
         // Refill the buffers of the batch before this one.
-        const int before = first - (of_turn > 0 ? kBatch : (kOfTurn - 1) % kBatch + 1);
+        const int before = first - kBatch;  // Paths with a residual have one turn.
         if (has_residual && before >= 0 && before + kBuffers < kPieces) {
           ptx::tma_store_wait_read<1>();
 #pragma unroll

@@ -46,7 +46,7 @@ __device__ __forceinline__ void finish_swapped_piece(const Params& p, int warp_i
   const std::uint32_t address = ptx::shared_address(buffer);
 
   std::uint32_t words[kValues / 2] = {};
-  if (kPath != EpiloguePath::plain && has_residual) {
+  if (!is_in_place<kPath> && has_residual) {
     ptx::barrier_wait(source_full, parity);
 #pragma unroll
     for (int j = 0; j < kValues / 8; ++j) {
@@ -64,7 +64,12 @@ __device__ __forceinline__ void finish_swapped_piece(const Params& p, int warp_i
   for (int i = 0; i < kValues; ++i) {
     v[i] = fmaf(v[i], scale, i / 2 % 2 == 0 ? bias_low : bias_high);
   }
-  if constexpr (kPath != EpiloguePath::plain) {
+  if constexpr (kPath == EpiloguePath::curved) {
+    activate_in_place<kPath>(p, [&](const auto& f) {
+#pragma unroll
+      for (float& x : v) x = f(x);
+    });
+  } else if constexpr (kPath != EpiloguePath::plain) {
     apply_fused_epilogue<kPath>(p, has_residual, v, source);
   }
 #pragma unroll
@@ -99,7 +104,7 @@ __device__ __forceinline__ void store_swapped_tile(
   // NOTE: the activation of all pieces at once, and then nothing: x + -0 is x. A branch a piece
   // costs layers without it 1 %.
   if (kPath == EpiloguePath::plain && p.epilogue.activation != Activation::none) {
-    const float factor = plain_factor(p);
+    const float factor = in_place_factor<kPath>(p);
     scale *= factor;
 #pragma unroll
     for (int b = 0; b < kConfig.blocks(); ++b) {
@@ -108,7 +113,7 @@ __device__ __forceinline__ void store_swapped_tile(
         accumulators[b][i] = fmaf(accumulators[b][i], scale, bias[2 * b + i / 2 % 2] * factor);
       }
     }
-    activate_plain(p, [&](const auto& f) {
+    activate_in_place<kPath>(p, [&](const auto& f) {
 #pragma unroll
       for (auto& row : accumulators) {
 #pragma unroll

@@ -42,7 +42,7 @@ void divide_groups(TiledTensorMap& map, std::int64_t groups) {
   map.element_strides[1] = 1;
 }
 
-// The activation in a form of EpiloguePath::curved, of which plain has clamp and leaky.
+// The activation in a form of CurvedActivation.
 void set_curved_activation(const Epilogue& epilogue, CurvedActivation* curved) {
   using Form = CurvedActivation::Form;
   CurvedActivation& f = *curved;
@@ -97,9 +97,7 @@ const void* choose_kernel(const Instance& instance, const Epilogue& epilogue, Pa
                                                                  : EpilogueRounding::once};
   const EpiloguePath path = p.statistics.slots > 0 ? EpiloguePath::statistics
                                                    : path_of(instance.config, kind, p.direct_store);
-  if (path == EpiloguePath::curved || path == EpiloguePath::plain) {
-    set_curved_activation(epilogue, &p.activation);
-  }
+  if (path != EpiloguePath::general) set_curved_activation(epilogue, &p.activation);
   p.steps_in_place = p.epilogue.scale != 1.0f || p.epilogue.bias != nullptr ||
                      (path == EpiloguePath::plain && p.epilogue.activation != Activation::none);
   const void* const entry = entry_of(instance, path);

@@ -12,7 +12,7 @@ namespace convoy::sm90 {
 enum class Entries {
   all,
   curved,    ///< Without the general one.
-  uncurved,  ///< Without that of EpiloguePath::curved.
+  uncurved,  ///< Without that of EpiloguePath::curved, which fp32 outputs never have.
   usual,     ///< Without either.
   general,   ///< One, which runs every epilogue, slower.
 };
@@ -29,16 +29,15 @@ Instance make_instance() {
       !kGeneral || kConfig.takes_general_path(),
       "sm90::make_instance: tiles of MmaRows::filters, and of filters that are no multiple "
       "of 32, have no general entry point; legal: Entries::curved or usual");
-  static_assert(kGeneral || !kCurved || kConfig.out != DType::fp32,
-                "sm90::make_instance: curved activations of fp32 outputs take the general entry "
-                "point");
   Instance instance{.config = kConfig, .shared_bytes = kConfig.shared_bytes()};
   const auto add = [&]<EpiloguePath kPath>() {
     instance.kernels[static_cast<int>(kPath)] = reinterpret_cast<const void*>(
         &conv_fprop_kernel<Packed<kConfig>, kPath, ComputeOp, StoreOp>);
   };
   if constexpr (kGeneral) add.template operator()<EpiloguePath::general>();
-  if constexpr (kCurved && !kHasOps) add.template operator()<EpiloguePath::curved>();
+  if constexpr (kCurved && !kHasOps && kConfig.out != DType::fp32) {
+    add.template operator()<EpiloguePath::curved>();
+  }
   if constexpr (kEntries != Entries::general && !kHasOps) {
     // NOTE: a split tile is stored once for all of its CTAs: by `fused` no slower.
     if constexpr (!kConfig.splits_k()) add.template operator()<EpiloguePath::plain>();

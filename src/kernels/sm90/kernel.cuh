@@ -602,7 +602,7 @@ struct Kernel {
     me.lane = at.lane;
     me.stores = at.lane == 0 && (!kSwapped || me.warp == 0);
     me.fetches_residual =
-        kPath != EpiloguePath::plain && !kSplit && p.epilogue.has_residual && !p.direct_store;
+        !is_in_place<kPath> && !kSplit && p.epilogue.has_residual && !p.direct_store;
     me.first_block = kPingpong ? 0 : me.warpgroup * kBlocks;
     const std::uint32_t act_address = ptx::shared_address(smem.act);
     const std::uint32_t filter_address = ptx::shared_address(smem.filter);

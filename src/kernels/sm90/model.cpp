@@ -40,11 +40,11 @@ double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind
     case Activation::hardswish:
     case Activation::leaky_relu:
       cycles += k.clamp_cycles;
-      is_long |= path_of(config, epilogue, p.direct_store) != EpiloguePath::plain;
+      is_long |= path_of(config, epilogue, p.direct_store) == EpiloguePath::general;
       break;
     default:
       cycles += k.curved_cycles;
-      is_long = true;
+      is_long |= path_of(config, epilogue, p.direct_store) == EpiloguePath::general;
   }
   if (epilogue.rounding == EpilogueRounding::each_step) cycles += k.general_cycles;
   if (p.direct_store) {

@@ -42,10 +42,10 @@ inline constexpr int kMaxPhases = 4;
 /// short (what is not executed still costs instruction fetches, and kernels start cold).
 enum class EpiloguePath {
   plain,       ///< scale·conv + bias, ReLU, SiLU, leaky ReLU, clamp, hardswish
-  fused,       ///< scale·conv + bias, ReLU or SiLU, a residual
-  curved,      ///< the same with GELU, sigmoid, tanh, leaky ReLU, clamp, hardswish
+  fused,       ///< scale·conv + bias, ReLU, SiLU or leaky ReLU, a residual
+  curved,      ///< scale·conv + bias, GELU, sigmoid, tanh; of split tiles all, with a residual too
   general,     ///< everything: rounding after each step, stores without TMA, ops
-  statistics,  ///< as fused, with the statistics of what is stored
+  statistics,  ///< scale·conv + bias, ReLU or SiLU, a residual, the statistics of what is stored
 };
 inline constexpr int kEpiloguePaths = 5;
 
@@ -60,7 +60,8 @@ struct StatisticsParams {
 /// Neighbouring filters whose statistics are one.
 inline constexpr int kSliceFilters = 4;
 
-/// An activation as EpiloguePath::curved computes it: formulas whose coefficients serve all.
+/// An activation but ReLU and SiLU as all paths but EpiloguePath::general compute it: formulas
+/// whose coefficients serve all.
 struct CurvedActivation {
   enum class Form : int {
     gate,     ///< x·logistic(x·P(x²)), P of a GatePolynomial

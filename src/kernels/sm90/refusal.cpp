@@ -123,14 +123,18 @@ EpiloguePath path_of(const Config& config, const EpilogueKind& epilogue, bool di
     case Activation::none:
     case Activation::relu:
     case Activation::silu:
-      return epilogue.residual ? EpiloguePath::fused : EpiloguePath::plain;
     case Activation::leaky_relu:
+      return epilogue.residual ? EpiloguePath::fused : EpiloguePath::plain;
     case Activation::clamp:
     case Activation::hardswish:
-      return epilogue.residual || config.splits_k() ? EpiloguePath::curved : EpiloguePath::plain;
-    default:  // By approximations that only 16-bit outputs hide.
-      return config.out == DType::fp32 ? EpiloguePath::general : EpiloguePath::curved;
+      if (!epilogue.residual && !config.splits_k()) return EpiloguePath::plain;
+      break;
+    default:
+      break;
   }
+  // By approximations that only 16-bit outputs hide.
+  if (config.out == DType::fp32) return EpiloguePath::general;
+  return epilogue.residual && !config.splits_k() ? EpiloguePath::general : EpiloguePath::curved;
 }
 
 const void* entry_of(const Instance& instance, EpiloguePath path) {
@@ -140,12 +144,16 @@ const void* entry_of(const Instance& instance, EpiloguePath path) {
 }
 
 std::string legal_epilogues(const Instance& instance) {
-  if (instance.has(EpiloguePath::curved)) return "rounded once";
-  return text(
-      "none, relu, silu",
-      instance.has(EpiloguePath::plain) ? ", and leaky_relu, clamp, hardswish without a residual"
-                                        : "",
-      instance.has(EpiloguePath::general) ? ", or rounded after each step" : ", rounded once");
+  const bool splits = instance.config.splits_k(), curved = instance.has(EpiloguePath::curved);
+  if (instance.has(EpiloguePath::general)) {
+    return "any but gelu, gelu_tanh, sigmoid or tanh without a residual, rounded once";
+  }
+  if (splits && curved) return "rounded once";
+  return text("none, relu, silu, leaky_relu",
+              splits   ? ""
+              : curved ? ", and any without a residual"
+                       : ", and clamp, hardswish without a residual",
+              ", rounded once");
 }
 
 std::string refusal(const Instance& instance, const ConvGeometry& g, bool packed_filter) {
