@@ -7,7 +7,8 @@ between the layers of published networks (wild.py).
 
 A seed is a layer, the same everywhere. Two of three filters are 1x1; channels are 8 to 4096, mostly
 multiples of 8, pixels 49 to 400,000, both evenly on a logarithmic scale; at most 60 GFLOP and
-200 MB. Lines are those of shape files, as of wild.py.
+200 MB. Seeds from 20,000 on draw first layers, groups, strided lines and more epilogues too. Lines
+are those of shape files, as of wild.py.
 """
 import argparse
 import math
@@ -26,11 +27,22 @@ def channels(r):
     return max(step, round(value / step) * step)
 
 
+MORE = 20_000  # The first seed of more kinds.
+KINDS = {"1x1": 64, "3x3": 16, "3x3 stride": 5, "1x1 stride": 3, "large": 4, "line": 3, "volume": 5}
+MORE_KINDS = KINDS | {"1x1": 44, "3x3": 18, "3x3 stride": 8, "line stride": 3, "volume stride": 2,
+                      "first": 5, "groups": 8}
+EPILOGUES = ["none"] * 5 + ["bias"] * 3 + ["bias+relu", "bias+silu", "bias+gelu", "bias+residual",
+                                           "bias+relu+residual"]
+MORE_EPILOGUES = EPILOGUES + ["bias+relu", "bias+silu", "bias+gelu", "bias+leaky_relu",
+                              "bias+hardswish", "bias+clamp", "bias+silu+residual",
+                              "bias+leaky_relu+residual"]
+
+
 def layer(seed):
     r = random.Random(f"layer {seed}")
+    kinds = MORE_KINDS if seed >= MORE else KINDS
     while True:
-        kind = r.choices(["1x1", "3x3", "3x3 stride", "1x1 stride", "large", "line", "volume"],
-                         [64, 16, 5, 3, 4, 3, 5])[0]
+        kind = r.choices(list(kinds), list(kinds.values()))[0]
         pixels = log_uniform(r, 49, 400_000)
         c, k = channels(r), channels(r)
         batch = r.choice([1, 1, 1, 2, 4, 8, 16, 32])
@@ -56,6 +68,27 @@ def layer(seed):
         elif kind == "line":
             f = r.choice([3, 5, 7, 11])
             text, taps = f"n{batch}h1w{max(1, pixels // batch)}c{c}k{k}r1s{f}pw{f // 2}", f
+        elif kind == "line stride":
+            f = r.choice([2, 3, 4, 7])
+            text = f"n{batch}h1w{max(1, 2 * pixels // batch)}c{c}k{k}r1s{f}pw{f // 2}sw2"
+            taps = f
+        elif kind == "first":
+            c, f, stride = r.randint(1, 8), r.choice([3, 3, 4, 5, 7]), r.choice([1, 2, 2])
+            text = (f"n{batch}h{stride * h}w{stride * w}c{c}k{k}r{f}s{f}ph{f // 2}sh{stride}"
+                    f"pw{f // 2}sw{stride}")
+            taps = f * f
+        elif kind == "groups":
+            groups, f, stride = r.choice([2, 4, 8, 16, 32]), r.choice([1, 3, 3, 5]), \
+                r.choice([1, 1, 2])
+            c, k = (max(8, round(v / groups / 8) * 8) for v in (c, k))  # of a group
+            text = (f"n{batch}h{stride * h}w{stride * w}c{groups * c}k{groups * k}r{f}s{f}"
+                    f"ph{f // 2}sh{stride}pw{f // 2}sw{stride}g{groups}")
+            c, k, taps = groups * c, groups * k, f * f / groups
+        elif kind == "volume stride":
+            d = r.choice([2, 4, 8])
+            side = max(1, round(math.sqrt(pixels / d)))
+            text = f"n1d{2 * d}h{2 * side}w{2 * side}c{c}k{k}t3r3s3pd1sd2ph1sh2pw1sw2"
+            taps = 27
         else:
             d = r.choice([2, 4, 8, 16])
             side = max(1, round(math.sqrt(pixels / d)))
@@ -65,8 +98,7 @@ def layer(seed):
         if too_long or 2.0 * (pixels * (c + k) + c * k * taps) > 200e6:
             continue
         dtype = r.choice(["bf16", "bf16", "fp16"])
-        epilogue = r.choice(["none"] * 5 + ["bias"] * 3 + ["bias+relu", "bias+silu", "bias+gelu",
-                                                           "bias+residual", "bias+relu+residual"])
+        epilogue = r.choice(MORE_EPILOGUES if seed >= MORE else EPILOGUES)
         return f"{text} count=1 dtype={dtype} epilogue={epilogue} name=random.{seed}"
 
 

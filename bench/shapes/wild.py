@@ -10,8 +10,9 @@ distinct convolutions are drawn, in proportion to how often they run. Lines are 
 files, "SHAPE count=N dtype=TYPE epilogue=STEPS name=NETWORK.LAYER", in a random order, so that a
 measurement that is cut off has seen a fair part. A seed gives the same lines everywhere.
 
-Seeds below 1000 are for fitting and tuning. Seeds from 1000 on are for judging: what is fitted,
-tuned or written for a special case must not have seen them.
+Seeds below 1000 and from 1,000,000 on are for fitting and tuning. Those between are for judging:
+what is fitted, tuned or written for a special case must not have seen them. Published networks have
+many layers in common: judge by layers that no fit has seen.
 
 Channels, strides and filters are those of the papers and their reference implementations: ResNet
 (He 2015), Wide ResNet, ResNeXt, RegNet (Radosavovic 2020), VGG, Inception-v3, DenseNet, MobileNet v2
@@ -789,7 +790,7 @@ def draw(seed, layers):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0:60", help="FIRST:LAST, the last left out; train < 1000 <= test")
+    parser.add_argument("--seeds", default="0:60", help="FIRST:LAST, the last left out; test: 1000 to 999,999")
     parser.add_argument("--layers", type=int, default=6, help="of each network, at most")
     parser.add_argument("--plain", action="store_true", help="shapes alone: no types and epilogues")
     args = parser.parse_args()

@@ -109,6 +109,7 @@ std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
   add_logarithm(static_cast<double>(g.filter_elements()));
   add(g.upsample > 1);
   add(std::log2(static_cast<double>(g.groups)));
+  add(is_curved && activation != Activation::silu);
   return x;
 }
 

@@ -50,7 +50,7 @@ struct ModelledTime {
 };
 
 /// Inputs of a network: logarithms, shares and flags. `dtype`: of input and output.
-inline constexpr int kCorrectionInputs = 52;
+inline constexpr int kCorrectionInputs = 53;
 std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
                                                        const ModelledTime& time,
                                                        const ConvGeometry& geometry,
