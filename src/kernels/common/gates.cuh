@@ -17,7 +17,7 @@ __device__ __forceinline__ float logistic(float t) {
 }
 
 /// SiLU of x, given what 2 is raised to for it, t = c·x with c = -log2(e): t / (c + c·2^t).
-/// Relative error some 1e-6.
+/// Relative error some 1e-6. Where c·x overflows, beyond 2.3e38, infinity or NaN.
 // NOTE: a multiplication less, where a scale or a bias is applied before and takes c. Fewer special
 // functions for more multiplications are slower: epilogues share a scheduler with the MMAs of
 // others, which leave them few cycles of the registers (docs/lab/2026-11-30-instructions.md).
