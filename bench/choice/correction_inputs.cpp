@@ -286,7 +286,9 @@ class Writer {
       return CorrectedKernel::sliced_k;
     }
     const std::map<std::string, CorrectedKernel> others = {
+        {"few_channels", CorrectedKernel::few_channels},
         {"few_filters", CorrectedKernel::few_filters},
+        {"narrow_input", CorrectedKernel::narrow_input},
         {"pointwise", CorrectedKernel::pointwise},
         {"pointwise_stream", CorrectedKernel::pointwise_stream},
         {"sm90_stem", CorrectedKernel::stem}};

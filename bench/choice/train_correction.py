@@ -2,19 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train the correction of model times (src/kernels/common/time_correction.hpp); write its weights.
 
-    bench/shapes/wild.py --seeds 0:1000 --layers 16 > layers.txt
-    bench/shapes/random_layers.py --seeds 0:7000 >> layers.txt
-    build/gpu/bin/convoy_measure_kernels --csv h200.csv --runs 7 --reach 1.25 --sample 0.02 \\
-        layers.txt                  # on an H200: five minutes
+    bench/shapes/wild.py --seeds 1000000:1003000 --layers 16 > layers.txt
+    bench/shapes/random_layers.py --seeds 20000:38000 >> layers.txt
+    build/gpu/bin/convoy_measure_kernels --csv h200.csv --runs 7 --reach 1.35 --sample 0.01 \\
+        layers.txt                  # on an H200: ten minutes
     build/gpu/bin/convoy_correction_inputs --corrected h200.csv > inputs.csv
-    shuf -n 3000 layers.txt > some.txt
+    shuf -n 3500 layers.txt > some.txt
     build/gpu/bin/convoy_correction_inputs --shapes --taught-gbs 3352 some.txt > h100.csv
-    bench/choice/train_correction.py inputs.csv --taught h100.csv \\
-        --start src/kernels/common/time_correction_half.inc \\
+    build/gpu/bin/convoy_correction_inputs --memory-gbs 3352 bench/results/h100/choice_35000.csv \\
+        > few_of_h100.csv
+    bench/choice/train_correction.py inputs.csv few_of_h100.csv --taught h100.csv --judge 0 \\
         --write src/kernels/common/time_correction_half.inc
 
+The kernels that a layer is measured with are those that seem fast; of the others the network knows
+little, and some of them seem fast to it. So a build with its weights measures some of the layers
+again (--reach 1.25), and it is trained on all of these times.
+
 That is the network of 16-bit elements. The one of TF32 is trained on times of layers without types,
-measured with --dtype fp32: --name kTf32, written to time_correction_tf32.inc.
+measured with --dtype fp32: --name kTf32, written to time_correction_tf32.inc, --hidden 96.
 
 --start: weights to train on from. --taught: what the networks of the build say of any layers, which
 must not be forgotten: here of an H100, for want of times of one.
@@ -35,7 +40,6 @@ import re
 
 import torch
 
-HIDDEN = 96
 REACH = 0.15  # A kernel that is, or seems, so much slower than the fastest counts 1/e.
 LIMIT = 0.5   # Of the logarithm of a correction, as in time_correction.cpp.
 TAUGHT = 0.4  # What --taught counts, beside what was measured.
@@ -46,11 +50,11 @@ LAYERS = 160  # Of a step.
 
 
 class Correction(torch.nn.Module):
-    def __init__(self, inputs):
+    def __init__(self, inputs, hidden):
         super().__init__()
-        self.first = torch.nn.Linear(inputs, HIDDEN)
-        self.second = torch.nn.Linear(HIDDEN, HIDDEN)
-        self.last = torch.nn.Linear(HIDDEN, 1)
+        self.first = torch.nn.Linear(inputs, hidden)
+        self.second = torch.nn.Linear(hidden, hidden)
+        self.last = torch.nn.Linear(hidden, 1)
         torch.nn.init.zeros_(self.last.weight)
         torch.nn.init.zeros_(self.last.bias)
 
@@ -72,7 +76,7 @@ def read_weights(path):
         ]
         key = name + (".bias" if bias else ".weight")
         weights[key] = torch.tensor(rows[0]) if bias else torch.tensor(rows).T
-    network = Correction(weights["first.weight"].shape[1])
+    network = Correction(*reversed(weights["first.weight"].shape))
     network.load_state_dict(weights)
     return network
 
@@ -139,11 +143,12 @@ class Rows:
         return {at: us / best[at] for at, (_, us) in chosen.items()}
 
 
-def train(rows, layers, epochs, start=None, taught=None, seed=0):
-    torch.manual_seed(seed)
+def train(rows, layers, options, taught=None):
+    torch.manual_seed(0)
+    start, epochs = options.start, options.epochs
     mean, scale = rows.x.mean(0), rows.x.std(0) + 1e-3
     x = (rows.x - mean) / scale
-    network = Correction(x.shape[1])
+    network = Correction(x.shape[1], options.hidden)
     if start:
         network = read_weights(start)
         with torch.no_grad():
@@ -196,7 +201,8 @@ def write(network, path, name):
     with open(path, "w") as file:
         file.write("// SPDX-License-Identifier: Apache-2.0\n//\n"
                    "// Written by bench/choice/train_correction.py.\n// clang-format off\n"
-                   f"constexpr Network {name} = {{\n" + ",\n".join(parts) + "};\n"
+                   f"constexpr Network<{len(network.first.bias)}> {name} = {{\n"
+                   + ",\n".join(parts) + "};\n"
                    "// clang-format on\n")
 
 
@@ -213,7 +219,8 @@ def main():
     parser.add_argument("--taught", nargs="*", help="times that they give for other layers")
     parser.add_argument("--judge", type=float, default=0.05)
     parser.add_argument("--folds", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--hidden", type=int, default=160, help="units of each hidden layer")
+    parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     rows = Rows(options.inputs, options.device)
@@ -231,7 +238,7 @@ def main():
     for fold in range(options.folds):
         kept = (place >= fold / options.folds) & (place < (fold + 1) / options.folds)
         others = (order < fold / options.folds) | (order >= (fold + 1) / options.folds)
-        network = train(rows, others.nonzero()[:, 0], options.epochs, options.start, taught)
+        network = train(rows, others.nonzero()[:, 0], options, taught)
         with torch.no_grad():
             fold_regrets = rows.regrets(network(rows.x[kept]), everything[kept])
         report(f"fold {fold}", fold_regrets)
@@ -241,7 +248,7 @@ def main():
     if options.write:
         kept = place < options.judge
         layers = (order >= options.judge).nonzero()[:, 0]
-        network = train(rows, layers, options.epochs, options.start, taught)
+        network = train(rows, layers, options, taught)
         with torch.no_grad():
             report("trained on", rows.regrets(network(rows.x[~kept]), everything[~kept]))
             if kept.any():

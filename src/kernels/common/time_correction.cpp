@@ -11,9 +11,8 @@
 namespace convoy {
 namespace {
 
-constexpr int kHidden = 96;
-
 // NOTE: weights lie output by output, so that compilers add several outputs at once.
+template <int kHidden>
 struct Network {
   float first[kCorrectionInputs][kHidden], first_bias[kHidden];
   float second[kHidden][kHidden], second_bias[kHidden];
@@ -53,6 +52,15 @@ std::array<float, kOut> layer(const float (&weights)[kIn][kOut], const float (&b
 template <std::size_t kCount>
 void activate(std::array<float, kCount>& values) {
   for (float& value : values) value = silu(value);
+}
+
+template <int kHidden>
+float output(const Network<kHidden>& network, const std::array<float, kCorrectionInputs>& inputs) {
+  auto first = layer(network.first, network.first_bias, inputs);
+  activate(first);
+  auto second = layer(network.second, network.second_bias, first);
+  activate(second);
+  return layer(network.last, network.last_bias, second)[0];
 }
 
 }  // namespace
@@ -110,19 +118,16 @@ std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
   add(g.upsample > 1);
   add(std::log2(static_cast<double>(g.groups)));
   add(is_curved && activation != Activation::silu);
+  add(kernel == CorrectedKernel::narrow_input);
+  add(kernel == CorrectedKernel::few_channels);
   return x;
 }
 
 double corrected_us(CorrectedKernel kernel, const ModelledTime& time, const ConvGeometry& geometry,
                     const EpilogueKind& epilogue, DType dtype) {
   if (!times_are_corrected) return time.us;
-  const Network& network = dtype == DType::fp32 ? kTf32 : kHalfPrecision;
-  auto first = layer(network.first, network.first_bias,
-                     correction_inputs(kernel, time, geometry, epilogue, dtype));
-  activate(first);
-  auto second = layer(network.second, network.second_bias, first);
-  activate(second);
-  const float sum = layer(network.last, network.last_bias, second)[0];
+  const auto inputs = correction_inputs(kernel, time, geometry, epilogue, dtype);
+  const float sum = dtype == DType::fp32 ? output(kTf32, inputs) : output(kHalfPrecision, inputs);
   return time.us * std::exp(0.5 * std::tanh(static_cast<double>(sum)));
 }
 

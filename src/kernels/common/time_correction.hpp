@@ -22,7 +22,9 @@ enum class CorrectedKernel : int {
   stem,
   mma_fprop,
   few_filters,
-  sliced_k
+  sliced_k,
+  narrow_input,
+  few_channels
 };
 
 /// A kernel on a layer, as its model sees it. What a kernel's model does not know stays as it is
@@ -50,7 +52,7 @@ struct ModelledTime {
 };
 
 /// Inputs of a network: logarithms, shares and flags. `dtype`: of input and output.
-inline constexpr int kCorrectionInputs = 53;
+inline constexpr int kCorrectionInputs = 55;
 std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
                                                        const ModelledTime& time,
                                                        const ConvGeometry& geometry,

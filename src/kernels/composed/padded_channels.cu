@@ -228,6 +228,16 @@ double overlap_us(const PlanRequest& padded) {
   return rows * (is_short ? kShortRowCycles : kRowCycles) / kCyclesPerUs;
 }
 
+// What folded layers take longer than their parts, by 982 layers on an H200; more where a filter has
+// many rows.
+double folding_us(const PlanRequest& folded, double inner_us) {
+  constexpr double kShare = 0.08, kRowShare = 0.015, kMostUs = 50.0;
+  constexpr std::int64_t kRows = 14;
+  const auto more =
+      static_cast<double>(std::max<std::int64_t>(0, folded.geometry.filter[1] - kRows));
+  return (kShare + kRowShare * more) * std::min(inner_us, kMostUs);
+}
+
 class PaddedCandidate final : public KernelCandidate {
  public:
   /// `folds`: the taps of a row become channels.
@@ -254,7 +264,8 @@ class PaddedCandidate final : public KernelCandidate {
     };
     const int copies =
         1 + (request.geometry.cached_frames > 0 ? 1 : 0) + (request.packed_filter ? 0 : 1);
-    return inner.estimated_us + overlap_us(padded) + copies * kLaunchUs +
+    const double folding = folds_ ? folding_us(padded, inner.estimated_us) : 0.0;
+    return inner.estimated_us + folding + overlap_us(padded) + copies * kLaunchUs +
            (copied(request.geometry) + copied(padded.geometry)) / kBytesPerUs;
   }
 

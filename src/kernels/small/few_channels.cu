@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/checked.hpp"
+#include "kernels/common/time_correction.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/patch_extents.hpp"
 #include "kernels/small/patch_plan.hpp"
@@ -198,8 +199,7 @@ class FewChannelsCandidate final : public KernelCandidate {
     if (!reason.empty()) return reason;
     const auto choice = few_channels_layout(request, 8);
     if (!choice.refusal.empty()) return choice.refusal;
-
-    return few_channels_us(request);
+    return corrected_us(CorrectedKernel::few_channels, {.us = few_channels_us(request)}, request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

@@ -8,6 +8,7 @@
 
 #include "core/checked.hpp"
 #include "kernels/common/requirements.hpp"
+#include "kernels/common/time_correction.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/patch_extents.hpp"
 #include "kernels/small/patch_plan.hpp"
@@ -199,8 +200,7 @@ class NarrowInputCandidate final : public KernelCandidate {
     if (!reason.empty()) return reason;
     reason = narrow_input_layout(request).refusal;
     if (!reason.empty()) return reason;
-
-    return estimate_us(request);
+    return corrected_us(CorrectedKernel::narrow_input, {.us = estimate_us(request)}, request);
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {
