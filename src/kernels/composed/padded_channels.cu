@@ -228,8 +228,8 @@ double overlap_us(const PlanRequest& padded) {
   return rows * (is_short ? kShortRowCycles : kRowCycles) / kCyclesPerUs;
 }
 
-// What folded layers take longer than their parts, by 982 layers on an H200; more where a filter has
-// many rows.
+// What folded layers take longer than their parts, by 982 layers on an H200; more where a filter
+// has many rows.
 double folding_us(const PlanRequest& folded, double inner_us) {
   constexpr double kShare = 0.08, kRowShare = 0.015, kMostUs = 50.0;
   constexpr std::int64_t kRows = 14;
