@@ -7,22 +7,21 @@
     build/gpu/bin/convoy_measure_kernels --csv h200.csv --runs 7 --reach 1.35 --sample 0.01 \\
         layers.txt                  # on an H200: ten minutes
     build/gpu/bin/convoy_correction_inputs --corrected h200.csv > inputs.csv
-    shuf -n 3500 layers.txt > some.txt
-    build/gpu/bin/convoy_correction_inputs --shapes --taught-gbs 3352 some.txt > h100.csv
-    build/gpu/bin/convoy_correction_inputs --memory-gbs 3352 bench/results/h100/choice_35000.csv \\
-        > few_of_h100.csv
-    bench/choice/train_correction.py inputs.csv few_of_h100.csv --taught h100.csv --judge 0 \\
+    build/gpu/bin/convoy_correction_inputs --memory-gbs 3352 \\
+        bench/results/h100/choice_3[56]000.csv > h100_1.csv
+    for i in 2 3 4 5 6 7 8; do cp h100_1.csv h100_$i.csv; done  # 400 layers count eight times
+    bench/choice/train_correction.py inputs.csv h100_?.csv --judge 0 \\
         --write src/kernels/common/time_correction_half.inc
 
 The kernels that a layer is measured with are those that seem fast; of the others the network knows
 little, and some of them seem fast to it. So a build with its weights measures some of the layers
-again (--reach 1.25), and it is trained on all of these times.
+again (--reach 1.25), and it is trained on all of these times, each measurement a file.
 
 That is the network of 16-bit elements. The one of TF32 is trained on times of layers without types,
 measured with --dtype fp32: --name kTf32, written to time_correction_tf32.inc, --hidden 96.
 
 --start: weights to train on from. --taught: what the networks of the build say of any layers, which
-must not be forgotten: here of an H100, for want of times of one.
+must not be forgotten (convoy_correction_inputs --shapes --taught-gbs 3352: of an H100).
 
 A layer is trained on or kept for judging as a whole: --judge says which share is kept, --folds N
 trains N times and judges each layer once. Printed is the regret of choices: the time of the kernel

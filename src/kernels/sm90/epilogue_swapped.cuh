@@ -65,7 +65,7 @@ __device__ __forceinline__ void finish_swapped_piece(const Params& p, int warp_i
     v[i] = fmaf(v[i], scale, i / 2 % 2 == 0 ? bias_low : bias_high);
   }
   if constexpr (kPath == EpiloguePath::curved) {
-    activate_in_place<kPath>(p, [&](const auto& f) {
+    activate_curve(p.activation, [&](const auto& f) {
 #pragma unroll
       for (float& x : v) x = f(x);
     });

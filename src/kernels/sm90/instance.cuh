@@ -35,6 +35,9 @@ Instance make_instance() {
         &conv_fprop_kernel<Packed<kConfig>, kPath, ComputeOp, StoreOp>);
   };
   if constexpr (kGeneral) add.template operator()<EpiloguePath::general>();
+  static_assert(kEntries != Entries::curved || kConfig.out != DType::fp32,
+                "sm90::make_instance: curved activations of fp32 outputs take the general entry "
+                "point; legal: Entries::all or usual");
   if constexpr (kCurved && !kHasOps && kConfig.out != DType::fp32) {
     add.template operator()<EpiloguePath::curved>();
   }
