@@ -7,10 +7,11 @@
     build/gpu/bin/convoy_measure_kernels --csv h200.csv --runs 7 --reach 1.35 --sample 0.01 \\
         layers.txt                  # on an H200: ten minutes
     build/gpu/bin/convoy_correction_inputs --corrected h200.csv > inputs.csv
-    build/gpu/bin/convoy_correction_inputs --memory-gbs 3352 \\
-        bench/results/h100/choice_3[56]000.csv > h100_1.csv
-    for i in 2 3 4 5 6 7 8; do cp h100_1.csv h100_$i.csv; done  # 400 layers count eight times
-    bench/choice/train_correction.py inputs.csv h100_?.csv --judge 0 \\
+    for i in 1 2 3 4 5 6 7 8; do for s in 35000 36000; do  # 400 layers of an H100, eight times
+        build/gpu/bin/convoy_correction_inputs --memory-gbs 3352 \\
+            bench/results/h100/choice_$s.csv > h100_$s.$i.csv
+    done; done
+    bench/choice/train_correction.py inputs.csv h100_*.csv --judge 0 \\
         --write src/kernels/common/time_correction_half.inc
 
 The kernels that a layer is measured with are those that seem fast; of the others the network knows
