@@ -273,6 +273,8 @@ typedef struct convoy_plan_info {
   const char* statistics; /**< "epilogue" or "pass": what takes them; "" without. */
   int32_t tf32;           /**< Not 0: fp32 tensors are multiplied as TF32. */
   int32_t reserved;       /**< 0. */
+  /** What convoy_pack_filter makes; plans of one device that say the same share a packed filter. */
+  const char* filter_format;
 } convoy_plan_info_t;
 
 /** One kernel of the library and why it cannot run a problem. Strings live as long as the list. */

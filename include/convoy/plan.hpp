@@ -119,6 +119,7 @@ struct PlanInfo {
   /// What takes the statistics: "epilogue", of the kernel, or "pass", which reads the output once
   /// more; empty without.
   std::string statistics{};
+  std::string filter_format{};  ///< As Plan::filter_format.
 };
 
 /// One line of the dispatch: a kernel, and why it cannot run the problem (empty: it can).

@@ -4,6 +4,7 @@ when a call is made, and a run fills in addresses."""
 
 import copy
 import ctypes
+import dataclasses
 import os
 import threading
 import weakref
@@ -13,6 +14,7 @@ from torch.autograd import forward_ad
 
 from . import _layout, _operators
 from . import _native as native
+from ._bounded import Bounded
 from ._changes import register, rest, version_of, watch
 from ._native import InvalidArgument, library
 from ._plan import (
@@ -82,7 +84,7 @@ def vector(tensor):
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
-# Packed filters: (plan, id of the weight) to (weak reference, version, address, filter).
+# Packed filters: ((format, device), id of the weight) to (weak reference, version, address, filter).
 _packed: dict[tuple, tuple] = register({})
 
 
@@ -99,9 +101,10 @@ os.register_at_fork(after_in_child=_renew_lock)  # Another thread may have had i
 
 
 def packed_filter(plan, weight, device):
-    """The weight in the plan's format, repacked where it has changed since. plan: whose
-    pack_filter packs. NOTE: who keeps no more than its address holds it by `address_of`."""
-    key = plan, id(weight)
+    """The weight in the plan's format, repacked where it has changed since, once for all plans of
+    that format. plan: whose pack_filter packs. NOTE: who keeps no more than its address holds it by
+    `address_of`."""
+    key = (plan.filter_format, device), id(weight)
     known = _packed.get(key)
     version, address = version_of(weight), weight.data_ptr()
     if known is not None and known[2] == address and known[1] == version and known[0]() is weight:
@@ -156,17 +159,19 @@ def cast_weight(weight, dtype):
     return made
 
 
+_formats: dict[int, str] = Bounded(65536)  # Of the operators' plans, by number.
+
+
 class _Numbered:
     """A plan of the operators in C++, as packed_filter wants it."""
 
     def __init__(self, address, number):
-        self._address, self._number = address, number
-
-    def __eq__(self, other):
-        return type(other) is _Numbered and self._number == other._number
-
-    def __hash__(self):
-        return hash((_Numbered, self._number))
+        self._address = address
+        self.filter_format = _formats.get(number)
+        if self.filter_format is None:
+            info = native.PlanInfo(ctypes.sizeof(native.PlanInfo))
+            native.check(library.convoy_plan_info(address, ctypes.byref(info)))
+            self.filter_format = _formats[number] = info.filter_format.decode()
 
     def pack_filter(self, address, layout, stream):
         handle = ctypes.c_void_p()
@@ -228,8 +233,8 @@ class ConvCall:
     def __init__(self, node, x, cache, residual, convert, packed=None, beta=1.0, scale=1.0,
                  **options):
         """As `node` says, for tensors shaped like these. convert(tensor) puts channels innermost.
-        packed: whether the weight is packed and kept; None: where it is a Parameter. Raises
-        InvalidArgument, Unsupported."""
+        packed: whether the weight is packed and kept; None: where it is a Parameter. options: more
+        of convoy.Options. Raises InvalidArgument, Unsupported."""
         weight, bias, two = node.weight, node.bias, x.dim() < 5
         self.is_row = x.dim() == 3  # One dimension: a picture of one row.
         if packed is None:
@@ -262,7 +267,7 @@ class ConvCall:
                 dilation=node.dilation, groups=node.groups, pad_mode=node.modes,
                 cached_frames=0 if cache is None else cache.shape[2],
             )
-        self.plan = cached_plan(problem, Options(
+        plan = cached_plan(problem, Options(
             dtype=type_name(x, "x"),
             bias_dtype=None if bias is None else type_name(bias, "bias"),
             activation="none" if node.activation is None else node.activation[0],
@@ -274,24 +279,42 @@ class ConvCall:
             **device_options(x.device),
             **options,
         ))
-        shape = self.plan.output_shape
-        self.shape = torch.Size((shape[0], shape[-1], *shape[1:-1]))
         self.format = torch.channels_last if two else torch.channels_last_3d
-        self.workspace = self.plan.workspace_bytes if x.is_cuda else 0
-        self.handle = self.plan._handle
-        epilogue = native.Epilogue.from_buffer_copy(self.plan._epilogue_template)
+        epilogue = native.Epilogue.from_buffer_copy(plan._epilogue_template)
         epilogue.scale, epilogue.beta = scale, beta
         if node.activation is not None and node.activation[1] is not None:
             epilogue.parameter_a, epilogue.parameter_b = node.activation[1:]
         self.epilogue = bytes(epilogue)
-        self.arguments = bytes(self.plan._arguments_template)
-        prologue = self.plan._prologue_template
+        # NOTE: the operators in C++ take residuals of the output's shape alone.
+        self._filter_elements = weight.numel() if node.shuffle is None else None
+        self._plan_is(plan)
+
+    def _plan_is(self, plan):
+        shape, groups = plan.output_shape, plan.options.statistics_groups
+        self.plan, self.handle, self.name = plan, plan._handle, plan.kernel
+        self.shape = torch.Size((shape[0], shape[-1], *shape[1:-1]))
+        self.statistics = torch.Size((shape[0], groups, 2)) if groups > 0 else None
+        self.workspace = plan.workspace_bytes if plan.options.device == "cuda" else 0
+        self.arguments = bytes(plan._arguments_template)
+        prologue = plan._prologue_template
         self.prologue = bytes(prologue) if prologue.norm else None
-        self.name = self.plan.kernel
         self.number = None
-        if _operators.library is not None and node.shuffle is None:
-            self.number = _operators.conv(self.plan, epilogue, prologue if prologue.norm else None,
-                                          weight.numel())
+        if _operators.library is not None and self._filter_elements is not None:
+            self.number = _operators.conv(
+                plan, native.Epilogue.from_buffer_copy(self.epilogue),
+                prologue if prologue.norm else None, self._filter_elements, groups)
+
+    def with_statistics(self, groups):
+        """The same call, whose runs also give [N, groups, 2], fp32: mean and variance of each group
+        of channels of the output. Raises InvalidArgument, Unsupported."""
+        made = copy.copy(self)
+        made._plan_is(cached_plan(self.plan.problem, dataclasses.replace(
+            self.plan.options, statistics_groups=groups)))
+        return made
+
+    def takes_statistics(self):
+        """Whether its kernel finds them as it stores, and no pass behind it."""
+        return self.plan.statistics == "epilogue"
 
     def counting(self, convert):
         """The same call with another way to put channels innermost."""
@@ -300,8 +323,9 @@ class ConvCall:
         return made
 
     def __call__(self, node, x, cache, residual, coefficients=None):
-        """Enqueue; the output, channels innermost. In `node` weight and bias count. coefficients:
-        of a prologue of scale and shift, as a NormCall makes them."""
+        """Enqueue; the output, channels innermost, and behind it the statistics where the options
+        have groups of them. In `node` weight and bias count. coefficients: of a prologue of scale
+        and shift, as a NormCall makes them."""
         if self.is_row and x.dim() == 3:
             residual = None if residual is None else self.convert(residual).unsqueeze(2)
             y = self(node, self.convert(x).unsqueeze(2), cache, residual, coefficients)
@@ -319,9 +343,9 @@ class ConvCall:
             return self._run(given, x, None if bias is None else vector(bias), residual, cache,
                              coefficients)
         address, dense = (given._handle, None) if self.packed else (0, given)
+        run = _operators.run_conv if self.statistics is None else _operators.run_conv_statistics
         try:
-            return _operators.run_conv(self.number.value, address, x, dense, bias, residual, cache,
-                                       coefficients)
+            return run(self.number.value, address, x, dense, bias, residual, cache, coefficients)
         except RuntimeError as error:
             raise _operators.typed(error) from None
 
@@ -338,6 +362,10 @@ class ConvCall:
             epilogue.residual = residual.data_ptr()
         if cache is not None:
             arguments.cache = cache.data_ptr()
+        statistics = None
+        if self.statistics is not None:
+            statistics = torch.empty(self.statistics, dtype=torch.float32, device=x.device)
+            arguments.statistics = statistics.data_ptr()
         if self.packed:
             arguments.packed_filter = given._handle
         else:
@@ -353,7 +381,7 @@ class ConvCall:
         status = library.convoy_run(self.handle, ctypes.byref(arguments), stream_of(x.device))
         if status != 0:
             native.check(status)
-        return out
+        return out if statistics is None else (out, statistics)
 
     def number_and_filter(self, weight):
         """What C++ knows this call by, and the address of `weight` packed for it."""
@@ -397,6 +425,7 @@ class NormCall:
         ))
         self.convert = convert
         self.coefficients = (2, x.shape[0], channels) if with_coefficients else None
+        statistics = 2 * x.shape[0] * node.groups if node.rule == "group" else 0
         self.workspace = self.plan.workspace_bytes if x.is_cuda else 0
         self.handle = self.plan._handle
         arguments = native.NormArguments.from_buffer_copy(self.plan._arguments_template)
@@ -410,20 +439,21 @@ class NormCall:
             self.number = _operators.norm(self.plan, arguments, x.numel(), channels,
                                           native.DTYPES[NAMES[x.dtype]],
                                           native.DTYPES[NAMES[parameters]],
-                                          x.shape[0] if with_coefficients else 0)
+                                          x.shape[0] if with_coefficients else 0, statistics)
 
-    def __call__(self, x, weight, bias):
+    def __call__(self, x, weight, bias, statistics=None):
+        """statistics: of x, where they are known, as a ConvCall gives them."""
         x = self.convert(x)
         if self.number is not None:
             try:
-                return _operators.run_norm(self.number.value, x, weight, bias)
+                return _operators.run_norm(self.number.value, x, weight, bias, statistics)
             except RuntimeError as error:
                 raise _operators.typed(error) from None
         return self._run(x, None if weight is None else vector(weight),
-                         None if bias is None else vector(bias))
+                         None if bias is None else vector(bias), statistics)
 
     @step
-    def _run(self, x, weight, bias):
+    def _run(self, x, weight, bias, statistics):
         if self.coefficients is None:
             out = torch.empty_like(x)
         else:
@@ -434,6 +464,8 @@ class NormCall:
             arguments.scale = weight.data_ptr()
         if bias is not None:
             arguments.bias = bias.data_ptr()
+        if statistics is not None:
+            arguments.statistics = statistics.data_ptr()
         if self.workspace:
             workspace = torch.empty(self.workspace, dtype=torch.uint8, device=x.device)
             arguments.workspace = workspace.data_ptr()

@@ -233,10 +233,8 @@ class _Program:
         ratios: list = []
         for leaf in self.leaves:
             enlarged = _enlarged(leaf) if leaf.shape == chain.shape else None
-            if self.norm is not None and leaf is self.norm:
-                leaf = leaf.source
             if enlarged is None:
-                tensors.append(leaf.force())
+                tensors.append(leaf.input() if leaf is self.norm else leaf.force())
                 ratios.append(None)
             else:
                 tensors.append(enlarged[0].force())

@@ -307,6 +307,7 @@ class PlanInfo(Structure):
         ("statistics", c_char_p),
         ("tf32", c_int32),
         ("reserved", c_int32),
+        ("filter_format", c_char_p),
     ]
 
 

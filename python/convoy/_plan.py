@@ -252,7 +252,8 @@ class Plan(_Owner):
     """A convolution that is ready to run. Threads may share it.
 
     kernel, backend: what runs it. flops: of the operation. tf32: whether fp32 is multiplied as
-    TF32. statistics: what takes them, epilogue or pass, "" without. workspace_bytes: what a run
+    TF32. statistics: what takes them, epilogue or pass, "" without. filter_format: what
+    `pack_filter` makes; plans of one device that say the same share it. workspace_bytes: what a run
     needs. output_shape, residual_shape, activation_shape, cache_shape, next_cache_shape: as the
     tensors lie in memory.
     Raises InvalidArgument for an illegal problem, Unsupported with every candidate's reason.
@@ -273,6 +274,7 @@ class Plan(_Owner):
         self.backend = info.backend.decode()
         self.flops = info.flops
         self.statistics = info.statistics.decode()
+        self.filter_format = info.filter_format.decode()
         self.tf32 = bool(info.tf32)
         workspace = ctypes.c_size_t()
         native.check(library.convoy_plan_workspace_bytes(self._handle, ctypes.byref(workspace)))

@@ -237,7 +237,8 @@ NormArguments norm_arguments_of(const convoy_norm_arguments_t* given) {
 void hand_back_info(convoy_plan_info_t* info, const PlanInfo& from) {
   hand_back(info,
             convoy_plan_info_t{0, from.kernel.c_str(), from.backend.c_str(), from.problem.c_str(),
-                               from.flops, from.min_bytes, from.statistics.c_str(), from.tf32, 0},
+                               from.flops, from.min_bytes, from.statistics.c_str(), from.tf32, 0,
+                               from.filter_format.c_str()},
             "info");
 }
 

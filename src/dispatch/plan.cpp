@@ -178,10 +178,10 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
                 .flops = geometry.flops(),
                 .min_bytes = min_bytes(best.request),
                 .tf32 = impl->kernel->multiplies_tf32(),
-                .statistics = best.line.statistics.substr(0, best.line.statistics.find(':'))};
-  impl->contract =
-      RunContract(best.request, impl->kernel->filter_format(),
-                  packed_format(*impl->kernel, best.request), impl->kernel->workspace_bytes());
+                .statistics = best.line.statistics.substr(0, best.line.statistics.find(':')),
+                .filter_format = packed_format(*impl->kernel, best.request)};
+  impl->contract = RunContract(best.request, impl->kernel->filter_format(),
+                               impl->info.filter_format, impl->kernel->workspace_bytes());
   return Plan(std::move(impl));
 }
 

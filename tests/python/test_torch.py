@@ -289,6 +289,21 @@ class Operators(unittest.TestCase):
                     torch.testing.assert_close(y, F.conv2d(x, w), rtol=0, atol=0)
             self.assertIn(id(w), [key[1] for key in _calls._packed])
 
+    def test_plans_of_one_format_share_a_packed_filter(self):
+        for device in DEVICES:
+            w = integers(8, 8, 3, 3, device=device, seed=1)
+            for height in (5, 6, 9):
+                x = integers(2, 8, height, 6, device=device)
+                for activation in ("none", "relu"):
+                    y = convoy.torch.conv2d(x, w, padding=1, packed=True, activation=activation)
+                    expected = F.conv2d(x, w, padding=1)
+                    expected = F.relu(expected) if activation == "relu" else expected
+                    torch.testing.assert_close(y, expected, rtol=0, atol=0)
+            formats = [how for how, weight in _calls._packed if weight == id(w)]
+            self.assertEqual(len(formats), len(set(formats)))
+            if device == "cuda":  # oneDNN has formats of its own for some shapes.
+                self.assertEqual(len(formats), 1)
+
     def test_threads_that_come_together_use_one_packed_filter(self):
         """C++ holds no more than its address: a second one may not take the place of the first."""
         threads, x, packed = 6, torch.randn(1, 8, 6, 6), []

@@ -61,11 +61,12 @@ static void test_run(void) {
     CHECK(convoy_plan_conv2d(&shape, &options, &plan) == CONVOY_OK);
     if (plan == NULL) return;
 
-    convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0, NULL, -1, -1};
+    convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0, NULL, -1, -1, NULL};
     CHECK(convoy_plan_info(plan, &info) == CONVOY_OK);
     CHECK(info.kernel != NULL && strcmp(info.kernel, "onednn") == 0);
     CHECK(info.flops == 2.0 * 9 * 9);
     CHECK(info.tf32 == 0 && info.reserved == 0);
+    CHECK(info.filter_format != NULL && strstr(info.filter_format, "k1t1r3s3c1g1") != NULL);
     convoy_tensor_shape_t output_shape;
     CHECK(convoy_plan_output_shape(plan, &output_shape) == CONVOY_OK);
     CHECK(output_shape.dtype == CONVOY_FP32 && output_shape.layout == CONVOY_NHWC);
@@ -253,7 +254,7 @@ static void test_norms(void) {
   options.device = CONVOY_DEVICE_CPU;
   convoy_norm_plan_t plan = NULL;
   CHECK(convoy_plan_group_norm(&shape, &options, &plan) == CONVOY_OK);
-  convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0, NULL, -1, -1};
+  convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0, NULL, -1, -1, NULL};
   CHECK(convoy_norm_info(plan, &info) == CONVOY_OK);
   CHECK(info.kernel != NULL && strcmp(info.kernel, "cpu_group_norm") == 0);
   size_t workspace = 0;
@@ -446,7 +447,7 @@ static void test_garbage(void) {
     options.struct_size = sizes[i];
     CHECK(convoy_plan_conv2d(&good_shape, &options, &plan) == CONVOY_INVALID_ARGUMENT);
     CHECK(convoy_plan_conv2d(&good_shape, &good_options, &plan) == CONVOY_OK);
-    convoy_plan_info_t info = {sizes[i], NULL, NULL, NULL, 0, 0, NULL, -1, -1};
+    convoy_plan_info_t info = {sizes[i], NULL, NULL, NULL, 0, 0, NULL, -1, -1, NULL};
     CHECK(convoy_plan_info(plan, &info) == CONVOY_INVALID_ARGUMENT);
     CHECK(info.kernel == NULL);
     convoy_run_arguments_t arguments;
@@ -464,7 +465,7 @@ static void test_garbage(void) {
 static void test_null(void) {
   convoy_tensor_shape_t shape;
   size_t bytes = 7;
-  convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0, NULL, -1, -1};
+  convoy_plan_info_t info = {sizeof(info), NULL, NULL, NULL, 0, 0, NULL, -1, -1, NULL};
   convoy_packed_filter_t packed = NULL;
   convoy_candidates_t list = NULL;
   convoy_candidate_t candidate = {sizeof(candidate), NULL, NULL, NULL, 0, 0, 0, NULL};
