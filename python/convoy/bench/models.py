@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of torchvision, timm or a file of one's own, with random weights: PyTorch eager in the
-quicker of its memory formats (cudnn.benchmark on), the same model after convoy.accelerate, and that
-in a CUDA graph (convoy.graphed). The ways take turns in one process; medians. Errors are those of
-the largest output tensor against the same weights in fp32.
+quicker of its memory formats (cudnn.benchmark on), the same model in that format after
+convoy.accelerate, under torch.compile with convoy.dynamo_backend, and accelerated in a CUDA graph
+(convoy.graphed). The ways take turns in one process; medians. Errors are those of the largest
+output tensor against the same weights in fp32.
 
     python -m convoy.bench models timm:resnet50 torchvision:deeplabv3_resnet50
     python -m convoy.bench models timm:convnext_tiny --batch 1,16 --size 384 --dtype fp16
@@ -121,7 +122,7 @@ def largest(output):
 def ways_of(plain, inputs, clock):
     """Way to (function, what it must keep, note)."""
     torch._dynamo.reset()  # Else shapes of other models are taken for ones that change.
-    spent = {}
+    spent, made = {}, {}
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     for channels_last in (True, False):
         model = in_format(copy.deepcopy(plain), channels_last)
@@ -130,9 +131,13 @@ def ways_of(plain, inputs, clock):
         run = lambda model=model, given=given: model(*given)
         for _ in range(3):
             run()
-        spent[channels_last] = min(clock.milliseconds(run)[0] for _ in range(3)), run
-    quicker = min(spent, key=lambda which: spent[which][0])
-    yield "eager", lambda: (spent[quicker][1], None, "channels-last" if quicker else "NCHW")
+        spent[channels_last] = min(clock.milliseconds(run)[0] for _ in range(3))
+        made[channels_last] = model, given
+    quicker = min(spent, key=lambda which: spent[which])
+    plain, inputs = made[quicker]
+    del made
+    yield "eager", lambda: ((lambda: plain(*inputs)), None,
+                            "channels-last" if quicker else "NCHW")
 
     def accelerated():
         model = convoy.accelerate(copy.deepcopy(plain))
