@@ -9,6 +9,7 @@
 #include "kernel_case.hpp"
 #include "kernels/common/cuda_plan.hpp"
 #include "kernels/composed/candidates.hpp"
+#include "kernels/composed/folded_stride.hpp"
 #include "kernels/composed/joined_groups.hpp"
 #include "kernels/composed/padded_channels.hpp"
 #include "kernels/composed/padded_copy.hpp"
@@ -396,6 +397,73 @@ TEST_F(Composed, JoinedGroupsRefusesWithAReason) {
   EXPECT_EQ(refusal(2, 40, 40), "C / groups = 40; legal: at most 32; nearest: 32");
   EXPECT_EQ(refusal(3, 8, 8), "groups = 3 of 8 channels; legal: some that join to 32 to 192");
   EXPECT_EQ(refusal(31, 8, 8), "groups = 31 of 8 channels; legal: some that join to 32 to 192");
+}
+
+// ---- Folded stride ------------------------------------------------------------------------------
+
+ConvGeometry strided(int width, int channels, int filter, int stride, int pad_left, int pad_right,
+                     int height = 1) {
+  return image([&](auto& p) {
+    p.in_height = height;
+    p.in_width = width;
+    p.in_channels = channels;
+    p.out_channels = 24;
+    p.filter_h = height == 1 ? 1 : 3;
+    p.filter_w = filter;
+    p.pad_h = height == 1 ? 0 : 1;
+    p.pad_w = pad_left;
+    p.pad_w_end = pad_right;
+    p.stride_h = height == 1 ? 1 : 2;
+    p.stride_w = stride;
+  });
+}
+
+TEST_F(Composed, FoldedStrideComputesNarrowPixels) {
+  const auto candidate = make_folded_stride_candidate(inner_kernels());
+  const auto run = [&](const ConvGeometry& g, DType dtype = DType::bf16) {
+    SCOPED_TRACE(text(g.in[2], " columns of ", g.in_channels, ", filter_w = ", g.filter[2],
+                      ", stride_w = ", g.stride[2], ", pad = ", g.pad_begin[2], ", ",
+                      g.pad_end[2]));
+    run_and_compare(*candidate, request_for(g, dtype), false, true);
+    run_and_compare(*candidate, request_for(g, dtype), true, false);
+  };
+  run(strided(40, 32, 4, 2, 1, 1));               // Zeros in front and behind.
+  run(strided(40, 32, 3, 2, 0, 0), DType::fp16);  // Behind; the last column is not read.
+  run(strided(36, 16, 3, 2, 1, 1, 10));           // Rows too.
+  run(strided(36, 8, 5, 4, 3, 2, 7));             // A stride of four.
+  run(strided(30, 24, 7, 3, 3, 3, 6));            // Of three.
+  run(strided(40, 4, 1, 2, 0, 0));                // One tap, pixels of eight bytes.
+  run(strided(26, 20, 3, 2, 2, 5));               // Far beyond the end.
+  run(strided(26, 36, 3, 2, 1, 1, 8));            // Pixels that TMA cannot read.
+  run(volume(2, {3, 6, 8}, 16, 24, {3, 3, 3}, {0, 1, 1}, [](auto& p) {
+    p.cached_frames = 2;
+    p.stride = {1, 2, 2};
+  }));
+}
+
+TEST_F(Composed, FoldedStridePacksTheFilterWithZeros) {
+  const auto candidate = make_folded_stride_candidate(inner_kernels());
+  PlanRequest request = request_for(strided(40, 32, 4, 2, 1, 1));
+  request.packed_filter = true;
+  const auto plan = candidate->make(request);
+  EXPECT_EQ(plan->filter_format(), "folded_stride_1_6");
+  EXPECT_EQ(plan->packed_filter_bytes(), std::size_t{24} * 6 * 32 * 2);
+}
+
+TEST_F(Composed, FoldedStrideRefusesWithAReason) {
+  const auto candidate = make_folded_stride_candidate(inner_kernels());
+  const auto refusal = [&](const ConvGeometry& g) {
+    return candidate->judge(request_for(g)).refusal;
+  };
+  EXPECT_EQ(refusal(strided(40, 32, 4, 1, 1, 1)), "stride_w = 1; legal: more; nearest: 2");
+  EXPECT_EQ(refusal(strided(40, 40, 3, 2, 1, 1)),
+            "in_channels = 40; legal: at most 32, or no multiple of 8 (others are loaded as fast "
+            "as they lie); nearest: 32");
+  EXPECT_EQ(refusal(strided(40, 32, 4, 2, 0, 0)),
+            "filter_w = 4 and pad_left = 0; legal: one that is no multiple of stride_w = 2 "
+            "(others need no taps of zeros)");
+  EXPECT_EQ(refusal(strided(41, 32, 3, 2, 1, 1, 6)),
+            "in_w = 41; legal: a multiple of stride_w = 2; nearest: 42");
 }
 
 // ---- Padded copy --------------------------------------------------------------------------------

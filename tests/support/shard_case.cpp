@@ -153,7 +153,7 @@ float tolerance_of(const ShardCase& test, DType out_dtype, const std::string& ke
       kernel != whole || kernel.find("splitk") != std::string::npos || kernel.starts_with("mma_");
   for (const char* const composed :
        {"normalised_copy", "padded_copy", "padded_channels", "folded_width", "joined_groups",
-        "im2col_matmul", "qslice", "split_copy"}) {
+        "folded_stride", "im2col_matmul", "qslice", "split_copy"}) {
     may_differ |= kernel.starts_with(composed);
   }
   return may_differ ? few_roundings(test, out_dtype) : 0;
