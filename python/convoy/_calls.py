@@ -84,7 +84,8 @@ def vector(tensor):
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
-# Packed filters: ((format, device), id of the weight) to (weak reference, version, address, filter).
+# Packed filters: ((format, device), id of the weight) to (weak reference, version, address,
+# filter).
 _packed: dict[tuple, tuple] = register({})
 
 

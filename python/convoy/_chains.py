@@ -171,7 +171,8 @@ class _Program:
     """A chain as convoy.ElementwisePlan has it."""
 
     def __init__(self, chain):
-        self.chain, self.leaves, self.steps, self.norm = chain, [], [], None
+        self.chain, self.leaves, self.steps = chain, [], []
+        self.norm: Norm | None = None
         self._emit(chain)
 
     def _operand(self, leaf):
@@ -234,7 +235,8 @@ class _Program:
         for leaf in self.leaves:
             enlarged = _enlarged(leaf) if leaf.shape == chain.shape else None
             if enlarged is None:
-                tensors.append(leaf.input() if leaf is self.norm else leaf.force())
+                norm = self.norm if leaf is self.norm else None
+                tensors.append(leaf.force() if norm is None else norm.input())
                 ratios.append(None)
             else:
                 tensors.append(enlarged[0].force())

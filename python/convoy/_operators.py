@@ -93,8 +93,8 @@ def conv(plan, epilogue, prologue, filter_elements, statistics_groups=0):
 
 
 def norm(plan, arguments, elements, channels, dtype, parameter_dtype, images=0, statistics=0):
-    """images: where the plan's result is coefficients; statistics: numbers in those of a GroupNorm's
-    input."""
+    """images: where the plan's result is coefficients; statistics: numbers in those of a
+    GroupNorm's input."""
     return _Number(library.convoy_torch_norm, library.convoy_torch_forget_norm, plan._handle,
                    byref(arguments), elements, channels, dtype, parameter_dtype, images, statistics)
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A GroupNorm that waits, its activation, and the convolution that reads it, as one call: the
-norm's statistics are a pass of their own (or known: _statistics.py), the rest of it is the convolution's prologue, and no
-normalised tensor is written. Taken where it is measured to be quicker than one after the other."""
+norm's statistics are a pass of their own (or known: _statistics.py), the rest of it is the
+convolution's prologue, and no normalised tensor is written. Taken where it is measured to be
+quicker than one after the other."""
 
 import copy
 import functools

@@ -195,7 +195,7 @@ class Statistics(unittest.TestCase):
 
         def microseconds(ways, device):
             measured.extend(ways)
-            return {name: 100.0 for name in ways}
+            return dict.fromkeys(ways, 100.0)
 
         with mock.patch.object(_statistics, "UNMEASURED", set()), \
                 mock.patch.object(_measure, "DEVICES", {"cpu"}), \

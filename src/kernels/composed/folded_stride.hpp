@@ -19,8 +19,8 @@ namespace convoy::composed {
 std::string folded_stride_refusal(const PlanRequest& request);
 
 /// "folded_stride". Workspace: the filter where it comes as KTRSC, and what the inner kernel needs.
-/// A packed filter ("folded_stride_LEAD_S") has its taps of zeros already. An Inf or NaN of the input
-/// reaches, as NaN, outputs whose filter ends less than a stride beside it.
+/// A packed filter ("folded_stride_LEAD_S") has its taps of zeros already. An Inf or NaN of the
+/// input reaches, as NaN, outputs whose filter ends less than a stride beside it.
 std::unique_ptr<KernelCandidate> make_folded_stride_candidate(InnerKernels inner);
 
 }  // namespace convoy::composed
