@@ -4,7 +4,6 @@ when a call is made, and a run fills in addresses."""
 
 import copy
 import ctypes
-import dataclasses
 import os
 import threading
 import weakref
@@ -234,8 +233,8 @@ class ConvCall:
     def __init__(self, node, x, cache, residual, convert, packed=None, beta=1.0, scale=1.0,
                  **options):
         """As `node` says, for tensors shaped like these. convert(tensor) puts channels innermost.
-        packed: whether the weight is packed and kept; None: where it is a Parameter. options: more
-        of convoy.Options. Raises InvalidArgument, Unsupported."""
+        packed: whether the weight is packed and kept; None: where it is a Parameter. Raises
+        InvalidArgument, Unsupported."""
         weight, bias, two = node.weight, node.bias, x.dim() < 5
         self.is_row = x.dim() == 3  # One dimension: a picture of one row.
         if packed is None:
@@ -268,7 +267,7 @@ class ConvCall:
                 dilation=node.dilation, groups=node.groups, pad_mode=node.modes,
                 cached_frames=0 if cache is None else cache.shape[2],
             )
-        plan = cached_plan(problem, Options(
+        self.plan = cached_plan(problem, Options(
             dtype=type_name(x, "x"),
             bias_dtype=None if bias is None else type_name(bias, "bias"),
             activation="none" if node.activation is None else node.activation[0],
@@ -280,42 +279,24 @@ class ConvCall:
             **device_options(x.device),
             **options,
         ))
+        shape = self.plan.output_shape
+        self.shape = torch.Size((shape[0], shape[-1], *shape[1:-1]))
         self.format = torch.channels_last if two else torch.channels_last_3d
-        epilogue = native.Epilogue.from_buffer_copy(plan._epilogue_template)
+        self.workspace = self.plan.workspace_bytes if x.is_cuda else 0
+        self.handle = self.plan._handle
+        epilogue = native.Epilogue.from_buffer_copy(self.plan._epilogue_template)
         epilogue.scale, epilogue.beta = scale, beta
         if node.activation is not None and node.activation[1] is not None:
             epilogue.parameter_a, epilogue.parameter_b = node.activation[1:]
         self.epilogue = bytes(epilogue)
-        # NOTE: the operators in C++ take residuals of the output's shape alone.
-        self._filter_elements = weight.numel() if node.shuffle is None else None
-        self._plan_is(plan)
-
-    def _plan_is(self, plan):
-        shape, groups = plan.output_shape, plan.options.statistics_groups
-        self.plan, self.handle, self.name = plan, plan._handle, plan.kernel
-        self.shape = torch.Size((shape[0], shape[-1], *shape[1:-1]))
-        self.statistics = torch.Size((shape[0], groups, 2)) if groups > 0 else None
-        self.workspace = plan.workspace_bytes if plan.options.device == "cuda" else 0
-        self.arguments = bytes(plan._arguments_template)
-        prologue = plan._prologue_template
+        self.arguments = bytes(self.plan._arguments_template)
+        prologue = self.plan._prologue_template
         self.prologue = bytes(prologue) if prologue.norm else None
+        self.name = self.plan.kernel
         self.number = None
-        if _operators.library is not None and self._filter_elements is not None:
-            self.number = _operators.conv(
-                plan, native.Epilogue.from_buffer_copy(self.epilogue),
-                prologue if prologue.norm else None, self._filter_elements, groups)
-
-    def with_statistics(self, groups):
-        """The same call, whose runs also give [N, groups, 2], fp32: mean and variance of each group
-        of channels of the output. Raises InvalidArgument, Unsupported."""
-        made = copy.copy(self)
-        made._plan_is(cached_plan(self.plan.problem, dataclasses.replace(
-            self.plan.options, statistics_groups=groups)))
-        return made
-
-    def takes_statistics(self):
-        """Whether its kernel finds them as it stores, and no pass behind it."""
-        return self.plan.statistics == "epilogue"
+        if _operators.library is not None and node.shuffle is None:
+            self.number = _operators.conv(self.plan, epilogue, prologue if prologue.norm else None,
+                                          weight.numel())
 
     def counting(self, convert):
         """The same call with another way to put channels innermost."""
@@ -324,9 +305,8 @@ class ConvCall:
         return made
 
     def __call__(self, node, x, cache, residual, coefficients=None):
-        """Enqueue; the output, channels innermost, and behind it the statistics where the options
-        have groups of them. In `node` weight and bias count. coefficients: of a prologue of scale
-        and shift, as a NormCall makes them."""
+        """Enqueue; the output, channels innermost. In `node` weight and bias count. coefficients:
+        of a prologue of scale and shift, as a NormCall makes them."""
         if self.is_row and x.dim() == 3:
             residual = None if residual is None else self.convert(residual).unsqueeze(2)
             y = self(node, self.convert(x).unsqueeze(2), cache, residual, coefficients)
@@ -344,9 +324,9 @@ class ConvCall:
             return self._run(given, x, None if bias is None else vector(bias), residual, cache,
                              coefficients)
         address, dense = (given._handle, None) if self.packed else (0, given)
-        run = _operators.run_conv if self.statistics is None else _operators.run_conv_statistics
         try:
-            return run(self.number.value, address, x, dense, bias, residual, cache, coefficients)
+            return _operators.run_conv(self.number.value, address, x, dense, bias, residual, cache,
+                                       coefficients)
         except RuntimeError as error:
             raise _operators.typed(error) from None
 
@@ -363,10 +343,6 @@ class ConvCall:
             epilogue.residual = residual.data_ptr()
         if cache is not None:
             arguments.cache = cache.data_ptr()
-        statistics = None
-        if self.statistics is not None:
-            statistics = torch.empty(self.statistics, dtype=torch.float32, device=x.device)
-            arguments.statistics = statistics.data_ptr()
         if self.packed:
             arguments.packed_filter = given._handle
         else:
@@ -382,7 +358,7 @@ class ConvCall:
         status = library.convoy_run(self.handle, ctypes.byref(arguments), stream_of(x.device))
         if status != 0:
             native.check(status)
-        return out if statistics is None else (out, statistics)
+        return out
 
     def number_and_filter(self, weight):
         """What C++ knows this call by, and the address of `weight` packed for it."""
@@ -426,7 +402,6 @@ class NormCall:
         ))
         self.convert = convert
         self.coefficients = (2, x.shape[0], channels) if with_coefficients else None
-        statistics = 2 * x.shape[0] * node.groups if node.rule == "group" else 0
         self.workspace = self.plan.workspace_bytes if x.is_cuda else 0
         self.handle = self.plan._handle
         arguments = native.NormArguments.from_buffer_copy(self.plan._arguments_template)
@@ -440,21 +415,20 @@ class NormCall:
             self.number = _operators.norm(self.plan, arguments, x.numel(), channels,
                                           native.DTYPES[NAMES[x.dtype]],
                                           native.DTYPES[NAMES[parameters]],
-                                          x.shape[0] if with_coefficients else 0, statistics)
+                                          x.shape[0] if with_coefficients else 0)
 
-    def __call__(self, x, weight, bias, statistics=None):
-        """statistics: of x, where they are known, as a ConvCall gives them."""
+    def __call__(self, x, weight, bias):
         x = self.convert(x)
         if self.number is not None:
             try:
-                return _operators.run_norm(self.number.value, x, weight, bias, statistics)
+                return _operators.run_norm(self.number.value, x, weight, bias)
             except RuntimeError as error:
                 raise _operators.typed(error) from None
         return self._run(x, None if weight is None else vector(weight),
-                         None if bias is None else vector(bias), statistics)
+                         None if bias is None else vector(bias))
 
     @step
-    def _run(self, x, weight, bias, statistics):
+    def _run(self, x, weight, bias):
         if self.coefficients is None:
             out = torch.empty_like(x)
         else:
@@ -465,8 +439,6 @@ class NormCall:
             arguments.scale = weight.data_ptr()
         if bias is not None:
             arguments.bias = bias.data_ptr()
-        if statistics is not None:
-            arguments.statistics = statistics.data_ptr()
         if self.workspace:
             workspace = torch.empty(self.workspace, dtype=torch.uint8, device=x.device)
             arguments.workspace = workspace.data_ptr()

@@ -171,8 +171,7 @@ class _Program:
     """A chain as convoy.ElementwisePlan has it."""
 
     def __init__(self, chain):
-        self.chain, self.leaves, self.steps = chain, [], []
-        self.norm: Norm | None = None
+        self.chain, self.leaves, self.steps, self.norm = chain, [], [], None
         self._emit(chain)
 
     def _operand(self, leaf):
@@ -234,9 +233,10 @@ class _Program:
         ratios: list = []
         for leaf in self.leaves:
             enlarged = _enlarged(leaf) if leaf.shape == chain.shape else None
+            if self.norm is not None and leaf is self.norm:
+                leaf = leaf.source
             if enlarged is None:
-                norm = self.norm if leaf is self.norm else None
-                tensors.append(leaf.force() if norm is None else norm.input())
+                tensors.append(leaf.force())
                 ratios.append(None)
             else:
                 tensors.append(enlarged[0].force())

@@ -21,17 +21,15 @@ def _depth_of(node):
     """How many convolutions wait for each other up to this node, which another one is to read:
     nothing more becomes part of the last of them. It is computed, so that the GPU works while the
     host goes on, unless that takes long or too many wait."""
-    reader = None
     while isinstance(node, Node) and node.tensor is None:
         if type(node) is Conv:
             if (node.depth < _DEEPEST
                     and node.shape.numel() * node.dtype.itemsize > _SHORT):
                 return node.depth
-            node.force_for(reader)
+            node.force()
             return 0
-        reader = None
         if type(node) is Norm:
-            reader, node = node, node.source
+            node = node.source
         elif type(node) is Cat:
             node = node.parts[-1]
         else:
@@ -86,10 +84,9 @@ class Conv(Node):
     """activation(scale·conv(source) + bias) + residual, or activation(scale·conv + bias + residual)
     with residual_first. how: its Geometry; cache: frames in front of the source. shuffle: (factors,
     order, dropped frames) where filters become pixels, as convoy.Options has them; repeats: the
-    residual has the extents before that, and each of its channels as many filters. reader: the
-    norm that it is computed for, or None."""
+    residual has the extents before that, and each of its channels as many filters."""
 
-    __slots__ = ("activation", "bias", "cache", "depth", "how", "reader", "repeats", "residual",
+    __slots__ = ("activation", "bias", "cache", "depth", "how", "repeats", "residual",
                  "residual_first", "scale", "session", "shuffle", "source", "taken", "weight")
 
     def __init__(self, session, source, weight, bias, how, cache=None):
@@ -99,7 +96,7 @@ class Conv(Node):
         self.session, self.source, self.weight, self.bias = session, source, weight, bias
         self.how, self.cache, self.residual, self.residual_first = how, cache, None, False
         self.activation, self.shuffle, self.repeats, self.taken = None, None, False, False
-        self.scale, self.depth, self.reader = 1.0, 1 + _depth_of(source), None
+        self.scale, self.depth = 1.0, 1 + _depth_of(source)
         if session.shards:
             self.shape = session.shards.rows_after(self.shape, self)
             session.shards.note(self.shape)
@@ -122,7 +119,7 @@ class Conv(Node):
             self.bias, self.how, self.cache, self.residual)
         made.residual_first, made.activation = self.residual_first, self.activation
         made.shuffle, made.repeats, made.taken = self.shuffle, self.repeats, self.taken
-        made.scale, made.depth, made.reader = self.scale, self.depth, None
+        made.scale, made.depth = self.scale, self.depth
         self.taken = True
         return made
 
@@ -192,11 +189,6 @@ class Conv(Node):
         made.scale, made.bias = scale, bias
         return made
 
-    def force_for(self, norm):
-        if self.tensor is None:
-            self.reader = norm
-        return self.force()
-
     def compute(self):
         if self.taken:  # It was fused into another, and is wanted itself: not again.
             self.session.share(self.weight)
@@ -215,7 +207,7 @@ class Conv(Node):
         return run(self, self.source.force(), cache, residual)
 
     def forget(self):
-        self.source = self.cache = self.residual = self.reader = None
+        self.source = self.cache = self.residual = None
 
     def finish(self, y, residual):
         """The epilogue by PyTorch's own operators."""

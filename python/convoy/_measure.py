@@ -13,7 +13,7 @@ from ._bounded import Bounded
 _log = logging.getLogger("convoy")
 DEVICES = {"cuda"}  # Where Convoy and PyTorch are compared.
 # What was found to be quickest, by shape: of a convolution or norm (call, kernel, reason, times),
-# of a norm with a convolution behind or in front of it (whether that is taken, times).
+# of a norm with a convolution (whether they are one call, times).
 choices: dict[tuple, tuple] = Bounded(16384)
 
 

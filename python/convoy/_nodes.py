@@ -218,10 +218,6 @@ class Node:
             self.forget()
         return tensor
 
-    def force_for(self, norm):
-        """As force(), where `norm` reads it."""
-        return self.force()
-
     def compute(self):
         raise NotImplementedError
 
@@ -484,11 +480,10 @@ class Norm(Node):
     (as convoy.torch.rms_norm); scale: what the result of the rule's plain formula is multiplied
     by, where norm_floor's plain formula is F.normalize. wide: its logical type is fp32, though its
     source has 16 bits; it becomes cheap once it is cast back. taken: a convolution has computed it
-    for itself. statistics: of a GroupNorm's source, [N, groups, 2], where the convolution that made
-    it has found them."""
+    for itself."""
 
     __slots__ = ("activation", "bias", "epsilon", "groups", "rule", "scale", "session", "source",
-                 "statistics", "taken", "weight", "wide")
+                 "taken", "weight", "wide")
 
     def __init__(self, session, source, rule, epsilon, groups=0, weight=None, bias=None, scale=1.0,
                  activation=None, wide=False):
@@ -498,7 +493,7 @@ class Norm(Node):
         remember(self)
         self.session, self.source, self.rule, self.epsilon = session, source, rule, epsilon
         self.groups, self.weight, self.bias, self.scale = groups, weight, bias, scale
-        self.activation, self.wide, self.taken, self.statistics = activation, wide, False, None
+        self.activation, self.wide, self.taken = activation, wide, False
 
     def having(self, **changes):
         """The same with other weight, bias, scale, activation or wide."""
@@ -519,12 +514,8 @@ class Norm(Node):
                 and self.scale == other.scale and self.activation == other.activation
                 and self.wide == other.wide)
 
-    def input(self):
-        """Its source's tensor."""
-        return self.source.force_for(self)
-
     def compute(self):
-        x, session = self.input(), self.session
+        x, session = self.source.force(), self.session
         if self.taken:  # And it is wanted itself: not again.
             session.share(self.weight)
         if session.shards and session.shards.active:
@@ -562,7 +553,7 @@ class Norm(Node):
         return 1.0 if abs(scale - 1.0) < 1e-6 else scale
 
     def forget(self):
-        self.source = self.statistics = None
+        self.source = None
 
 
 def repeated(x, count, axis):

@@ -51,10 +51,10 @@ def _load():
             "legal: the same; CONVOY_TORCH_LIBRARY=off leaves it out")
     text = POINTER(c_char_p)
     for name, arguments, result in (
-        ("conv", [c_void_p, POINTER(native.Epilogue), POINTER(native.Prologue), c_int64, c_int64,
+        ("conv", [c_void_p, POINTER(native.Epilogue), POINTER(native.Prologue), c_int64,
                   POINTER(c_int64), text], c_int32),
         ("norm", [c_void_p, POINTER(native.NormArguments), c_int64, c_int64, c_int32, c_int32,
-                  c_int64, c_int64, POINTER(c_int64), text], c_int32),
+                  c_int64, POINTER(c_int64), text], c_int32),
         ("forget_conv", [c_int64], None), ("forget_norm", [c_int64], None),
         ("plan", [c_int64], c_void_p), ("forget_plans", [], None),
     ):
@@ -85,18 +85,17 @@ class _Number:
         weakref.finalize(self, forget, self.value).atexit = False
 
 
-def conv(plan, epilogue, prologue, filter_elements, statistics_groups=0):
+def conv(plan, epilogue, prologue, filter_elements):
     """A call of `plan`, which must outlive it. prologue: None where it has none."""
     return _Number(library.convoy_torch_conv, library.convoy_torch_forget_conv, plan._handle,
                    byref(epilogue), None if prologue is None else byref(prologue),
-                   filter_elements, statistics_groups)
+                   filter_elements)
 
 
-def norm(plan, arguments, elements, channels, dtype, parameter_dtype, images=0, statistics=0):
-    """images: where the plan's result is coefficients; statistics: numbers in those of a
-    GroupNorm's input."""
+def norm(plan, arguments, elements, channels, dtype, parameter_dtype, images=0):
+    """images: where the plan's result is coefficients."""
     return _Number(library.convoy_torch_norm, library.convoy_torch_forget_norm, plan._handle,
-                   byref(arguments), elements, channels, dtype, parameter_dtype, images, statistics)
+                   byref(arguments), elements, channels, dtype, parameter_dtype, images)
 
 
 def clear():
@@ -122,6 +121,5 @@ def ask_from_cpp(packed_filter, allows_tf32):
 
 if library is not None:
     # NOTE: past OpOverload.__call__, which only hands over: a third of such a call.
-    run_conv, run_conv_statistics, run_norm = (getattr(operator, "_op", operator) for operator in (
-        torch.ops.convoy._run_conv.default, torch.ops.convoy._run_conv_statistics.default,
-        torch.ops.convoy._run_norm.default))
+    run_conv, run_norm = (getattr(operator, "_op", operator) for operator in (
+        torch.ops.convoy._run_conv.default, torch.ops.convoy._run_norm.default))

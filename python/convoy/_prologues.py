@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A GroupNorm that waits, its activation, and the convolution that reads it, as one call: the
-norm's statistics are a pass of their own (or known: _statistics.py), the rest of it is the
-convolution's prologue, and no normalised tensor is written. Taken where it is measured to be
-quicker than one after the other."""
+norm's statistics are a pass of their own, the rest of it is the convolution's prologue, and no
+normalised tensor is written. Taken where it is measured to be quicker than one after the other."""
 
-import copy
 import functools
 import logging
 
@@ -51,17 +49,7 @@ class PairCall:
 
     def __call__(self, norm, node, x, cache, residual):
         x = self._convert(x)
-        return self._conv(node, x, cache, residual,
-                          self._norm(x, norm.weight, norm.bias, norm.statistics))
-
-    def with_statistics(self, groups):
-        """As ConvCall's."""
-        made = copy.copy(self)
-        made._conv = self._conv.with_statistics(groups)
-        return made
-
-    def takes_statistics(self):
-        return self._conv.takes_statistics()
+        return self._conv(node, x, cache, residual, self._norm(x, norm.weight, norm.bias))
 
 
 def choose(session, key, norm, node, x, cache, residual):

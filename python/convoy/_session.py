@@ -11,17 +11,7 @@ from typing import Any
 
 import torch
 
-from . import (
-    _calls,
-    _compiled_call,
-    _folding,
-    _layout,
-    _measure,
-    _prologues,
-    _statistics,
-    _transposed,
-    _trial,
-)
+from . import _calls, _compiled_call, _folding, _layout, _measure, _prologues, _transposed, _trial
 from ._bounded import Bounded
 from ._changes import state, watch
 from ._folding import Foldings
@@ -72,7 +62,6 @@ class Session:
         self._convs: dict[tuple, tuple] = Bounded(_MOST)
         self._norms: dict[tuple, tuple] = Bounded(_MOST)
         self._pairs: dict[tuple, tuple] = Bounded(_MOST)
-        self._with_statistics: dict[tuple, Any] = Bounded(_MOST)
         self._transposed: dict[tuple, tuple] = Bounded(_MOST)
         self._coefficients: dict[tuple, _calls.NormCall] = Bounded(_MOST)
         self.shared: dict[int, weakref.ref] = {}
@@ -196,30 +185,7 @@ class Session:
             found = self._choose_conv(key, node, x, cache, residual)
         call, part = found
         part.calls += 1
-        if node.reader is not None:
-            return self._for_reader(("conv", *key), node, call, (node, x, cache, residual))
         return call(node, x, cache, residual)
-
-    def _for_reader(self, key, node, call, arguments):
-        """call(*arguments), the output of `node`; the norm that it is computed for gets its
-        statistics where that is quicker. key: (what kind of call, the weight, the rest)."""
-        norm = node.reader
-        groups = _statistics.groups_for(norm)
-        if groups == 0:
-            return call(*arguments)
-        key = groups, norm.activation, *key
-        found = self._with_statistics.get(key, self)
-        if found is self:  # It is not known yet.
-            shape_key = (isinstance(node.weight, torch.nn.Parameter), self.upsample_folding,
-                         self.rounding, *key[2:3], *key[4:])
-            found, is_settled = _statistics.choose(self, shape_key, call, norm, arguments)
-            if is_settled:
-                self._with_statistics[key] = found
-        if found is None:
-            return call(*arguments)
-        self.fused["convolution and statistics"] += 1
-        y, norm.statistics = found(*arguments)
-        return y
 
     def normalised_conv(self, node, norm, cache, residual):
         """`node`, in front of which `norm` waits, as one call; None where they are rather made one
@@ -229,7 +195,7 @@ class Session:
         if norm.taken:  # Two convolutions want it.
             self.share(norm.weight)
             return None
-        x = norm.input()
+        x = norm.source.force()
         key = _prologues.key_of(norm), *self._conv_key(node, x, cache, residual)
         found = self._pairs.get(key)
         if found is None:
@@ -240,8 +206,6 @@ class Session:
         part.calls += 1
         self.fused["norm and convolution"] += 1
         norm.taken = True
-        if node.reader is not None:
-            return self._for_reader(key, node, call, (norm, node, x, cache, residual))
         return call(norm, node, x, cache, residual)
 
     def _choose_pair(self, key, node, norm, x, cache, residual):
@@ -372,7 +336,7 @@ class Session:
             found = self._choose_norm(key, node, x, weight, bias)
         call, part = found
         part.calls += 1
-        return node.eager(x) if call is None else call(x, weight, bias, node.statistics)
+        return node.eager(x) if call is None else call(x, weight, bias)
 
     def coefficients(self, norm, x):
         """[2, N, C]: what a GroupNorm multiplies x by, and what it adds."""
@@ -385,7 +349,7 @@ class Session:
         if call is None:
             call = self._coefficients[key] = _calls.NormCall(norm, x, weight, bias, self.convert,
                                                              result="coefficients")
-        return call(x, weight, bias, norm.statistics)
+        return call(x, weight, bias)
 
     def _scaled_weight(self, node, x, scale):
         """weight·scale, kept as long as the weight is the same."""
@@ -427,8 +391,8 @@ class Session:
     def progress(self):
         """Changes where a call has found something that the next one will do otherwise."""
         return tuple([len(found) for found in (
-            self.shared, self._convs, self._norms, self._pairs, self._with_statistics,
-            self._transposed, self._coefficients)])
+            self.shared, self._convs, self._norms, self._pairs, self._transposed,
+            self._coefficients)])
 
     def forget_derived(self):
         self._derived.clear()
@@ -534,18 +498,8 @@ class _Unfused:
         return self._call(node, self._input(node, x, cache), None, residual)
 
     def counting(self, convert):
-        return self._with(self._call.counting(convert))
-
-    def with_statistics(self, groups):
-        """As ConvCall's."""
-        return self._with(self._call.with_statistics(groups))
-
-    def takes_statistics(self):
-        return self._call.takes_statistics()
-
-    def _with(self, call):
         made = _Unfused.__new__(_Unfused)
-        made._call, made.name = call, self.name
+        made._call, made.name = self._call.counting(convert), self.name
         return made
 
 

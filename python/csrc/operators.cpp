@@ -108,52 +108,32 @@ Tensor rms_norm(const Tensor x, const MaybeTensor weight, const MaybeTensor bias
   return norm_runner(x, std::nullopt, weight, bias, eps, rule, activation)->run(x, weight, bias);
 }
 
-template <class Runner>
-std::shared_ptr<const Runner> numbered(const Registry<Runner>& registry, std::int64_t number) {
-  auto runner = registry.find(number);
-  if (runner == nullptr) {
-    fail(CONVOY_INVALID_ARGUMENT, "no call has the number " + std::to_string(number));
-  }
-  return runner;
-}
-
-ConvInputs numbered_inputs(std::int64_t packed, const Tensor& x, const MaybeTensor& weight,
-                           const MaybeTensor& bias, const MaybeTensor& residual,
-                           const MaybeTensor& cache, const MaybeTensor& coefficients) {
-  return {.x = x,
-          .weight = weight,
-          .packed = reinterpret_cast<convoy_packed_filter_t>(packed),
-          .bias = bias,
-          .residual = residual,
-          .cache = cache,
-          .coefficients = coefficients ? &*coefficients : nullptr};
-}
-
 /// A convolution that Python has made a call of (convoy_torch_conv). packed: the address of one of
 /// the library's packed filters, or 0 and `weight`.
 Tensor run_conv(std::int64_t number, std::int64_t packed, const Tensor x, const MaybeTensor weight,
                 const MaybeTensor bias, const MaybeTensor residual, const MaybeTensor cache,
                 const MaybeTensor coefficients) {
-  return numbered(numbered_convs(), number)
-      ->run(numbered_inputs(packed, x, weight, bias, residual, cache, coefficients), std::nanf(""));
-}
-
-/// As run_conv, of a plan with statistics, which come second: fp32 [N, groups, 2].
-std::tuple<Tensor, Tensor> run_conv_statistics(std::int64_t number, std::int64_t packed,
-                                               const Tensor x, const MaybeTensor weight,
-                                               const MaybeTensor bias, const MaybeTensor residual,
-                                               const MaybeTensor cache,
-                                               const MaybeTensor coefficients) {
-  Tensor statistics;
-  Tensor output = numbered(numbered_convs(), number)
-                      ->run(numbered_inputs(packed, x, weight, bias, residual, cache, coefficients),
-                            std::nanf(""), nullptr, &statistics);
-  return {output, statistics};
+  const auto runner = numbered_convs().find(number);
+  if (runner == nullptr) {
+    fail(CONVOY_INVALID_ARGUMENT, "no call has the number " + std::to_string(number));
+  }
+  return runner->run({.x = x,
+                      .weight = weight,
+                      .packed = reinterpret_cast<convoy_packed_filter_t>(packed),
+                      .bias = bias,
+                      .residual = residual,
+                      .cache = cache,
+                      .coefficients = coefficients ? &*coefficients : nullptr},
+                     std::nanf(""));
 }
 
 Tensor run_norm(std::int64_t number, const Tensor x, const MaybeTensor weight,
-                const MaybeTensor bias, const MaybeTensor statistics) {
-  return numbered(numbered_norms(), number)->run(x, weight, bias, statistics);
+                const MaybeTensor bias) {
+  const auto runner = numbered_norms().find(number);
+  if (runner == nullptr) {
+    fail(CONVOY_INVALID_ARGUMENT, "no call has the number " + std::to_string(number));
+  }
+  return runner->run(x, weight, bias);
 }
 
 // NOTE: exceptions stay on this side of the C functions; their text is the library's or ours.
@@ -194,23 +174,17 @@ STABLE_TORCH_LIBRARY_FRAGMENT(convoy, library) {
   library.def(
       "_run_conv(int number, int packed, Tensor x, Tensor? weight, Tensor? bias, "
       "Tensor? residual, Tensor? cache, Tensor? coefficients=None) -> Tensor");
-  library.def(
-      "_run_conv_statistics(int number, int packed, Tensor x, Tensor? weight, Tensor? bias, "
-      "Tensor? residual, Tensor? cache, Tensor? coefficients=None) -> (Tensor, Tensor)");
-  library.def(
-      "_run_norm(int number, Tensor x, Tensor? weight, Tensor? bias, Tensor? statistics=None) "
-      "-> Tensor");
+  library.def("_run_norm(int number, Tensor x, Tensor? weight, Tensor? bias) -> Tensor");
 }
 
 // The same on either device: the library runs where its plan is.
-#define CONVOY_TORCH_KERNELS(library)                                    \
-  library.impl("conv2d", TORCH_BOX(&conv2d));                            \
-  library.impl("conv3d", TORCH_BOX(&conv3d));                            \
-  library.impl("conv3d_next_cache", TORCH_BOX(&conv3d_next_cache));      \
-  library.impl("group_norm", TORCH_BOX(&group_norm));                    \
-  library.impl("rms_norm", TORCH_BOX(&rms_norm));                        \
-  library.impl("_run_conv", TORCH_BOX(&run_conv));                       \
-  library.impl("_run_conv_statistics", TORCH_BOX(&run_conv_statistics)); \
+#define CONVOY_TORCH_KERNELS(library)                               \
+  library.impl("conv2d", TORCH_BOX(&conv2d));                       \
+  library.impl("conv3d", TORCH_BOX(&conv3d));                       \
+  library.impl("conv3d_next_cache", TORCH_BOX(&conv3d_next_cache)); \
+  library.impl("group_norm", TORCH_BOX(&group_norm));               \
+  library.impl("rms_norm", TORCH_BOX(&rms_norm));                   \
+  library.impl("_run_conv", TORCH_BOX(&run_conv));                  \
   library.impl("_run_norm", TORCH_BOX(&run_norm))
 
 STABLE_TORCH_LIBRARY_IMPL(convoy, CPU, library) {
@@ -233,12 +207,11 @@ using convoy_torch::guarded;
 CONVOY_TORCH_API std::int32_t convoy_torch_conv(convoy_plan_t plan,
                                                 const convoy_epilogue_t* epilogue,
                                                 const convoy_prologue_t* prologue,
-                                                std::int64_t filter_elements,
-                                                std::int64_t statistics_groups,
-                                                std::int64_t* number, const char** text) {
+                                                std::int64_t filter_elements, std::int64_t* number,
+                                                const char** text) {
   return guarded(text, [&] {
     *number = convoy_torch::numbered_convs().add(std::make_shared<const convoy_torch::ConvRunner>(
-        plan, *epilogue, prologue, filter_elements, statistics_groups));
+        plan, *epilogue, prologue, filter_elements));
   });
 }
 
@@ -246,18 +219,17 @@ CONVOY_TORCH_API void convoy_torch_forget_conv(std::int64_t number) {
   convoy_torch::numbered_convs().remove(number);
 }
 
-/// images: of a plan whose result is coefficients; else 0. statistics: numbers in those of the
-/// norm's input.
+/// images: of a plan whose result is coefficients; else 0.
 CONVOY_TORCH_API std::int32_t convoy_torch_norm(convoy_norm_plan_t plan,
                                                 const convoy_norm_arguments_t* arguments,
                                                 std::int64_t elements, std::int64_t channels,
                                                 std::int32_t dtype, std::int32_t parameter_dtype,
-                                                std::int64_t images, std::int64_t statistics,
-                                                std::int64_t* number, const char** text) {
+                                                std::int64_t images, std::int64_t* number,
+                                                const char** text) {
   return guarded(text, [&] {
     *number = convoy_torch::numbered_norms().add(std::make_shared<const convoy_torch::NormRunner>(
         plan, *arguments,
-        convoy_torch::NormTensors{elements, channels, dtype, parameter_dtype, images, statistics}));
+        convoy_torch::NormTensors{elements, channels, dtype, parameter_dtype, images}));
   });
 }
 

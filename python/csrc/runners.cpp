@@ -52,12 +52,8 @@ ConvRunner::ConvRunner(OwnedPlan plan, const convoy_epilogue_t& epilogue,
 }
 
 ConvRunner::ConvRunner(convoy_plan_t plan, const convoy_epilogue_t& epilogue,
-                       const convoy_prologue_t* prologue, std::int64_t filter_elements,
-                       std::int64_t statistics_groups)
-    : plan_(plan),
-      epilogue_(epilogue),
-      filter_elements_(filter_elements),
-      statistics_groups_(statistics_groups) {
+                       const convoy_prologue_t* prologue, std::int64_t filter_elements)
+    : plan_(plan), epilogue_(epilogue), filter_elements_(filter_elements) {
   if (prologue != nullptr) prologue_ = *prologue;
   convoy_run_arguments_init(&arguments_, sizeof(arguments_));
   convoy_tensor_shape_t shape{};
@@ -74,8 +70,7 @@ ConvRunner::ConvRunner(convoy_plan_t plan, const convoy_epilogue_t& epilogue,
   workspace_ = static_cast<std::int64_t>(workspace);
 }
 
-Tensor ConvRunner::run(const ConvInputs& inputs, float beta, Tensor* following,
-                       Tensor* statistics) const {
+Tensor ConvRunner::run(const ConvInputs& inputs, float beta, Tensor* following) const {
   Facts x(inputs.x);
   if (library_dtype(x, "x") != dtype_) {
     fail(CONVOY_INVALID_ARGUMENT, "x is of another type than this call was made for");
@@ -136,10 +131,6 @@ Tensor ConvRunner::run(const ConvInputs& inputs, float beta, Tensor* following,
     *following = empty_channels_last(next_cache_.span(), x);
     arguments.next_cache = Facts(*following).data;
   }
-  if (statistics != nullptr) {
-    *statistics = empty_fp32({output_.values[0], statistics_groups_, 2}, x);
-    arguments.statistics = static_cast<float*>(Facts(*statistics).data);
-  }
   if (workspace_ > 0 && x.on_gpu()) {
     workspace = bytes(workspace_, x);
     arguments.workspace = Facts(*workspace).data;
@@ -163,8 +154,7 @@ NormRunner::NormRunner(convoy_norm_plan_t plan, const convoy_norm_arguments_t& a
 }
 
 Tensor NormRunner::run(const Tensor& x, const std::optional<Tensor>& weight,
-                       const std::optional<Tensor>& bias,
-                       const std::optional<Tensor>& statistics) const {
+                       const std::optional<Tensor>& bias) const {
   const Facts given(x);
   if (given.sizes.size() < 2 || given.elements() != tensors_.elements ||
       given.sizes[1] != tensors_.channels || library_dtype(given, "x") != tensors_.dtype) {
@@ -173,7 +163,8 @@ Tensor NormRunner::run(const Tensor& x, const std::optional<Tensor>& weight,
   }
   const Tensor input = given.channels_last() ? x : channels_last(x);
   const Facts facts(input);
-  Tensor output = tensors_.images > 0 ? empty_fp32({2, tensors_.images, tensors_.channels}, facts)
+  const std::array<std::int64_t, 3> coefficients{2, tensors_.images, tensors_.channels};
+  Tensor output = tensors_.images > 0 ? empty_fp32(coefficients, facts)
                                       : empty_channels_last(facts.sizes, facts);
   convoy_norm_arguments_t arguments = arguments_;
   arguments.input = facts.data;
@@ -186,17 +177,6 @@ Tensor NormRunner::run(const Tensor& x, const std::optional<Tensor>& weight,
   if (bias) {
     shift = parameter(*bias, "bias", tensors_.channels, tensors_.parameter_dtype, facts);
     arguments.bias = Facts(*shift).data;
-  }
-  if (statistics) {
-    const Facts known(*statistics);
-    if (library_dtype(known, "statistics") != CONVOY_FP32 || !known.same_place(facts) ||
-        known.elements() != tensors_.statistics || !known.contiguous()) {
-      fail(CONVOY_INVALID_ARGUMENT, "statistics are " + described(known) + ", " +
-                                        type_and_place(known) + "; legal: dense torch.float32 of " +
-                                        std::to_string(tensors_.statistics) +
-                                        " numbers, (N, groups, 2), on the device of x");
-    }
-    arguments.statistics = static_cast<const float*>(known.data);
   }
   if (workspace_ > 0 && facts.on_gpu()) {
     workspace = bytes(workspace_, facts);

@@ -46,17 +46,14 @@ struct ConvInputs {
 class ConvRunner {
  public:
   /// `epilogue`, `prologue` (may be null): of every run, but for their pointers. The plan lives as
-  /// long as this. statistics_groups: those of the plan's options.
+  /// long as this.
   ConvRunner(convoy_plan_t plan, const convoy_epilogue_t& epilogue,
-             const convoy_prologue_t* prologue, std::int64_t filter_elements,
-             std::int64_t statistics_groups = 0);
+             const convoy_prologue_t* prologue, std::int64_t filter_elements);
   ConvRunner(OwnedPlan plan, const convoy_epilogue_t& epilogue, std::int64_t filter_elements);
 
   convoy_plan_t plan() const { return plan_; }
-  /// beta: not a number for the epilogue's own. following: receives the next cache; statistics:
-  /// those of a plan that takes them, fp32 [N, groups, 2].
-  Tensor run(const ConvInputs& inputs, float beta, Tensor* following = nullptr,
-             Tensor* statistics = nullptr) const;
+  /// beta: not a number for the epilogue's own. following: receives the next cache.
+  Tensor run(const ConvInputs& inputs, float beta, Tensor* following = nullptr) const;
 
  private:
   OwnedPlan owned_;
@@ -65,7 +62,7 @@ class ConvRunner {
   std::optional<convoy_prologue_t> prologue_;
   convoy_run_arguments_t arguments_;
   std::int32_t dtype_ = 0;
-  std::int64_t filter_elements_, statistics_groups_ = 0;
+  std::int64_t filter_elements_;
   Extents output_, activation_, cache_, next_cache_;
   std::int64_t workspace_ = 0;
 };
@@ -76,8 +73,6 @@ struct NormTensors {
   std::int32_t dtype, parameter_dtype;
   /// Of a GroupNorm whose coefficients are its result; else 0.
   std::int64_t images = 0;
-  /// Numbers in the statistics of a GroupNorm, that a run may be given.
-  std::int64_t statistics = 0;
 };
 
 class NormRunner {
@@ -89,10 +84,8 @@ class NormRunner {
              const NormTensors& tensors);
 
   /// Like x; with NormTensors::images fp32 [2, N, C], what x is multiplied by and what is added.
-  /// statistics: x's, fp32 [N, groups, 2], which are taken from it else.
   Tensor run(const Tensor& x, const std::optional<Tensor>& weight,
-             const std::optional<Tensor>& bias,
-             const std::optional<Tensor>& statistics = std::nullopt) const;
+             const std::optional<Tensor>& bias) const;
 
  private:
   OwnedNormPlan owned_;

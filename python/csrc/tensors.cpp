@@ -170,10 +170,12 @@ Tensor empty_channels_last(std::span<const std::int64_t> sizes, const Facts& lik
   return empty(sizes, std::span(strides).first(sizes.size()), like.dtype, like);
 }
 
-Tensor empty_fp32(const std::array<std::int64_t, 3>& sizes, const Facts& like) {
+Tensor empty_fp32(std::span<const std::int64_t> sizes, const Facts& like) {
   static const std::int32_t fp32 = aoti_torch_dtype_float32();
-  const std::array<std::int64_t, 3> strides{sizes[1] * sizes[2], sizes[2], 1};
-  return empty(sizes, strides, fp32, like);
+  std::array<std::int64_t, max_rank> strides{};
+  std::int64_t next = 1;
+  for (std::size_t axis = sizes.size(); axis-- > 0; next *= sizes[axis]) strides[axis] = next;
+  return empty(sizes, std::span(strides).first(sizes.size()), fp32, like);
 }
 
 Tensor channels_last(const Tensor& tensor) {

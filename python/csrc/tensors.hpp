@@ -56,7 +56,7 @@ void check_like(const Facts& tensor, const char* name, const Facts& x);
 /// Of these extents, channels (axis 1) innermost; type and device of `like`.
 Tensor empty_channels_last(std::span<const std::int64_t> sizes, const Facts& like);
 /// fp32, the last axis innermost; on the device of `like`.
-Tensor empty_fp32(const std::array<std::int64_t, 3>& sizes, const Facts& like);
+Tensor empty_fp32(std::span<const std::int64_t> sizes, const Facts& like);
 /// `tensor` where it lies so already, else a copy.
 Tensor channels_last(const Tensor& tensor);
 /// `tensor` with its elements one after another, aligned.

@@ -16,14 +16,11 @@ import os
 import random
 import unittest
 import warnings
-from unittest import mock
 
 import convoy
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
-from convoy import _statistics
-from convoy._deferred import FLOATS
 from support import clock, measured, use_test_device
 from torch import nn
 
@@ -578,10 +575,8 @@ class GrownTest(unittest.TestCase):
             is_norm = set(ways) <= {"fused", "pytorch"}
             return {way: r.random() + (way == "pytorch" and is_norm) for way in ways}
 
-        # Statistics by convolutions are for a GPU and 16 bits else.
-        with (mock.patch.multiple(_statistics, HALVES=FLOATS, UNMEASURED={"cpu"}),
-              measured(microseconds,
-                       clock(r.random() * 9, r.random() * 9, r.choice((1.0, 0.6))))):
+        with measured(microseconds,
+                      clock(r.random() * 9, r.random() * 9, r.choice((1.0, 0.6)))):
             return self.found(seed, steps)
 
     def found(self, seed, steps):
