@@ -7,9 +7,8 @@
 #include "core/checked.hpp"
 #include "core/rewriting.hpp"
 #include "core/text.hpp"
-#include "core/workspace.hpp"
-#include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/launch.hpp"
+#include "kernels/composed/filter_copy.hpp"
 #include "kernels/composed/threads.hpp"
 
 namespace convoy::composed {
@@ -66,53 +65,20 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-class FoldedStridePlan final : public CudaPlan {
+std::string packed_format(const ConvGeometry& g) {
+  const WiderRow row = wider_row(g);
+  return text("folded_stride_", row.lead, "_", row.taps);
+}
+
+class FoldedStridePlan final : public FilterCopyPlan {
  public:
   FoldedStridePlan(const PlanRequest& request, const PlanRequest& folded,
                    const KernelCandidate& inner)
-      : CudaPlan(request), inner_(inner.make(folded)) {}
-
-  std::size_t workspace_bytes() const override {
-    return (request_.packed_filter ? 0 : filter_part()) + inner_->workspace_bytes();
-  }
-  bool multiplies_tf32() const override { return inner_->multiplies_tf32(); }
-
-  void run(const RunPointers& pointers, cudaStream_t stream) const override {
-    RunPointers inner = pointers;
-    inner.next_cache = nullptr;  // Of other extents there.
-    if (!request_.packed_filter) {
-      widen_filter(pointers.workspace, pointers.filter, stream);
-      inner.filter = pointers.workspace;
-      inner.workspace = static_cast<char*>(pointers.workspace) + filter_part();
-    }
-    inner_->run(inner, stream);
-    store_next_cache(pointers, stream);
-  }
-
-  std::string filter_format() const override {
-    const WiderRow row = wider_row(request_.geometry);
-    return request_.packed_filter ? text("folded_stride_", row.lead, "_", row.taps) : "ktrsc";
-  }
-  std::size_t packed_filter_bytes() const override {
-    return request_.packed_filter ? wider_filter_bytes() : dense_filter_bytes();
-  }
-  void pack_filter(void* packed, const void* filter, FilterLayout layout,
-                   cudaStream_t stream) const override {
-    if (!request_.packed_filter) return CudaPlan::pack_filter(packed, filter, layout, stream);
-    pack_from_dense(filter, layout, stream,
-                    [&](const void* dense) { widen_filter(packed, dense, stream); });
-  }
+      : FilterCopyPlan(request, packed_format(request.geometry), folded.geometry.filter_elements(),
+                       inner.make(folded)) {}
 
  private:
-  std::size_t wider_filter_bytes() const {
-    return static_cast<std::size_t>(wider_geometry(request_.geometry).filter_elements()) *
-           size_of(request_.dtype);
-  }
-  std::size_t filter_part() const {
-    return workspace_part(static_cast<std::int64_t>(wider_filter_bytes()));
-  }
-
-  void widen_filter(void* to, const void* dense, cudaStream_t stream) const {
+  void make_filter(void* to, const void* dense, cudaStream_t stream) const override {
     const ConvGeometry& g = request_.geometry;
     const WiderRow row = wider_row(g);
     const auto tap_bytes = g.in_channels * static_cast<std::int64_t>(size_of(request_.dtype));
@@ -135,8 +101,6 @@ class FoldedStridePlan final : public CudaPlan {
       launch(static_cast<std::uint16_t*>(to));
     }
   }
-
-  const std::unique_ptr<ExecutablePlan> inner_;
 };
 
 class FoldedStrideCandidate final : public KernelCandidate {
@@ -152,12 +116,7 @@ class FoldedStrideCandidate final : public KernelCandidate {
     const PlanRequest folded = strides_as_pixels(request).value();
     const InnerKernel inner = inner_.choose(folded);
     if (inner.kernel == nullptr) return inner.reason;
-    constexpr double kLaunchUs = 3.0, kElementsPerUs = 3e5;
-    double us = inner.estimated_us;
-    if (!request.packed_filter) {
-      us += kLaunchUs + double(folded.geometry.filter_elements()) / kElementsPerUs;
-    }
-    return us;
+    return inner.estimated_us + filter_copy_us(request, folded.geometry.filter_elements());
   }
 
   std::unique_ptr<ExecutablePlan> make(const PlanRequest& request) const override {

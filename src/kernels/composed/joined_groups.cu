@@ -2,9 +2,8 @@
 #include "kernels/composed/joined_groups.hpp"
 
 #include "core/text.hpp"
-#include "core/workspace.hpp"
-#include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/launch.hpp"
+#include "kernels/composed/filter_copy.hpp"
 #include "kernels/composed/threads.hpp"
 
 namespace convoy::composed {
@@ -47,48 +46,16 @@ PlanRequest joined_request(const PlanRequest& request, std::int64_t joined) {
   return inner;
 }
 
-class JoinedGroupsPlan final : public CudaPlan {
+class JoinedGroupsPlan final : public FilterCopyPlan {
  public:
   JoinedGroupsPlan(const PlanRequest& request, std::int64_t joined, const KernelCandidate& inner)
-      : CudaPlan(request), joined_(joined), inner_(inner.make(joined_request(request, joined))) {}
-
-  std::size_t workspace_bytes() const override {
-    return (request_.packed_filter ? 0 : filter_part()) + inner_->workspace_bytes();
-  }
-  bool multiplies_tf32() const override { return inner_->multiplies_tf32(); }
-
-  void run(const RunPointers& pointers, cudaStream_t stream) const override {
-    RunPointers inner = pointers;
-    if (!request_.packed_filter) {
-      join_filter(pointers.workspace, pointers.filter, stream);
-      inner.filter = pointers.workspace;
-      inner.workspace = static_cast<char*>(pointers.workspace) + filter_part();
-    }
-    inner_->run(inner, stream);
-  }
-
-  std::string filter_format() const override {
-    return request_.packed_filter ? text("joined_groups_", joined_) : "ktrsc";
-  }
-  std::size_t packed_filter_bytes() const override {
-    return request_.packed_filter ? joined_filter_bytes() : dense_filter_bytes();
-  }
-  void pack_filter(void* packed, const void* filter, FilterLayout layout,
-                   cudaStream_t stream) const override {
-    if (!request_.packed_filter) return CudaPlan::pack_filter(packed, filter, layout, stream);
-    pack_from_dense(filter, layout, stream,
-                    [&](const void* dense) { join_filter(packed, dense, stream); });
-  }
+      : FilterCopyPlan(request, text("joined_groups_", joined),
+                       request.geometry.filter_elements() * joined,
+                       inner.make(joined_request(request, joined))),
+        joined_(joined) {}
 
  private:
-  std::size_t joined_filter_bytes() const {
-    return dense_filter_bytes() * static_cast<std::size_t>(joined_);
-  }
-  std::size_t filter_part() const {
-    return workspace_part(static_cast<std::int64_t>(joined_filter_bytes()));
-  }
-
-  void join_filter(void* to, const void* dense, cudaStream_t stream) const {
+  void make_filter(void* to, const void* dense, cudaStream_t stream) const override {
     const ConvGeometry& g = request_.geometry;
     const JoinedFilter p{.elements = g.filter_elements() * joined_,
                          .group_filters = g.group_filters(),
@@ -111,7 +78,6 @@ class JoinedGroupsPlan final : public CudaPlan {
   }
 
   const std::int64_t joined_;
-  const std::unique_ptr<ExecutablePlan> inner_;
 };
 
 class JoinedGroupsCandidate final : public KernelCandidate {
@@ -177,12 +143,8 @@ class JoinedGroupsCandidate final : public KernelCandidate {
                             const InnerKernel& inner) {
     // NOTE: of 559 layers on an H200 the median.
     constexpr double kDoubt = 1.02;
-    constexpr double kLaunchUs = 3.0, kElementsPerUs = 3e5;
-    double us = kDoubt * inner.estimated_us;
-    if (!request.packed_filter) {
-      us += kLaunchUs + double(request.geometry.filter_elements() * joined) / kElementsPerUs;
-    }
-    return us;
+    return kDoubt * inner.estimated_us +
+           filter_copy_us(request, request.geometry.filter_elements() * joined);
   }
 
   const InnerKernels inner_;
