@@ -329,7 +329,7 @@ class Measurer {
 #ifdef CONVOY_WITH_SM90
   Entry split_entry(const PlanRequest& request, const sm90::Instance& instance, int splits) {
     sm90::LaunchOptions options;
-    options.packed_filter = true;
+    options.packed_filter = request.packed_filter;
     options.multiprocessors = request.device.multiprocessors;
     options.splits = splits;
     Entry entry;
@@ -342,11 +342,11 @@ class Measurer {
       sm90::prepare(instance);
       const auto launch = std::make_shared<const sm90::Launch>(
           sm90::plan_launch(instance, request.geometry, options));
-      const std::size_t phases = request.geometry.upsample == 2 ? 4 : 1;
-      take_memory(request,
-                  phases * static_cast<std::size_t>(request.geometry.filter_elements()) *
-                      size_of(request.dtype),
-                  0, p);
+      const auto extents = sm90::plan_tiling(instance, request.geometry, options).filter.extents;
+      take_memory(
+          request,
+          static_cast<std::size_t>(extents[0] * extents[1] * extents[2]) * size_of(request.dtype),
+          0, p);
       return [launch, p](cudaStream_t stream) {
         const NoComputeOp compute;
         const NoStoreOp store;

@@ -226,16 +226,16 @@ TEST_F(Sm90, GroupsWithStrides) {
   ConvCase test = image(shape);
   test.bias = true;
   EXPECT_GT(run_on_all(test, "_planes_"), 1);
-  EXPECT_EQ(run_on_all(test, "_grouped_"), 1);
+  EXPECT_EQ(run_on_all(test, "_grouped_"), 2);
   // 1x1.
   shape.filter_h = shape.filter_w = 1, shape.pad_h = shape.pad_w = 0;
-  EXPECT_EQ(run_on_all(image(shape)), 1);
+  EXPECT_EQ(run_on_all(image(shape)), 2);
   shape.stride_h = shape.stride_w = 1;
   test = image(shape);
   test.bias = test.residual = true;
-  EXPECT_EQ(run_on_all(test), 1);
-  // Beyond the offsets of a 5-D im2col copy: 8 x 8 boxes.
-  shape.filter_w = 33, shape.pad_w = 16;
+  EXPECT_EQ(run_on_all(test), 2);
+  // Beyond the offsets of an im2col copy: 8 x 8 boxes.
+  shape.filter_w = 33, shape.pad_w = 128, shape.dilation_w = 8;
   shape.in_channels = 4 * 16, shape.out_channels = 4 * 8;
   EXPECT_GT(run_on_all(image(shape)), 0);
 }
@@ -270,6 +270,36 @@ TEST_F(Sm90, GroupsOfManyTiles) {
                          .groups = 8});
   test.sample = 20000;
   EXPECT_GT(run_on_all(test), 5);
+}
+
+// Packed filters: blocks of channels in lines of 128 bytes, zeros behind.
+TEST_F(Sm90, PackedFiltersInLines) {
+  // A part of a step, of a block, several blocks of 48 and of 64 channels; a whole line is dense.
+  const std::map<std::int64_t, std::string> blocks = {{8, "ktrsc_blocks_16"},
+                                                      {24, "ktrsc_blocks_32"},
+                                                      {40, "ktrsc_blocks_48"},
+                                                      {64, "ktrsc"},
+                                                      {72, "ktrsc_blocks_48"},
+                                                      {96, "ktrsc_blocks_48"},
+                                                      {120, "ktrsc_blocks_64"},
+                                                      {168, "ktrsc_blocks_64"},
+                                                      {192, "ktrsc"}};
+  for (const auto& [channels, format] : blocks) {
+    for (const std::int64_t groups : {1, 3}) {
+      ConvCase test = image({.in_height = 9,
+                             .in_width = 10,
+                             .in_channels = groups * channels,
+                             .out_channels = groups * 40,
+                             .filter_h = 3,
+                             .filter_w = 2,
+                             .pad_h = 1,
+                             .groups = groups});
+      test.options.packed_filter = true;
+      EXPECT_GT(run_on_all(test), 5);
+      test.options.kernel = "sm90_fprop_64x64_pingpong_halo_bf16";
+      EXPECT_TRUE(plan_case(test).filter_format().starts_with(format + " "));
+    }
+  }
 }
 
 TEST_F(Sm90, GroupsThatAreRefused) {

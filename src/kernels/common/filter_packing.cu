@@ -45,21 +45,26 @@ FilterAccess access_of(FilterLayout layout, const ConvGeometry& g) {
 // gives. A filter is packed once, so this is not worth a tiled transpose.
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
-    repack_filter_kernel(Word* packed, const Word* filter, FilterAccess f, std::int64_t elements) {
+    repack_filter_kernel(Word* packed, const Word* filter, FilterAccess f, FilterBlocks blocks,
+                         std::int64_t elements) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements;
        i += step) {
     std::int64_t rest = i;
-    const std::int64_t c = rest % f.c;
-    rest /= f.c;
+    const std::int64_t place = rest % blocks.pitch;
+    rest /= blocks.pitch;
+    const std::int64_t c = rest % blocks.count * blocks.channels + place;
+    rest /= blocks.count;
     const std::int64_t s = rest % f.s;
     rest /= f.s;
     const std::int64_t r = rest % f.r;
     rest /= f.r;
     const std::int64_t t = rest % f.t;
     const std::int64_t k = rest / f.t;
-    packed[i] =
-        filter[k * f.stride_k + t * f.stride_t + r * f.stride_r + s * f.stride_s + c * f.stride_c];
+    packed[i] = place >= blocks.channels || c >= f.c
+                    ? Word{0}
+                    : filter[k * f.stride_k + t * f.stride_t + r * f.stride_r + s * f.stride_s +
+                             c * f.stride_c];
   }
 }
 
@@ -106,8 +111,15 @@ __global__ void __launch_bounds__(kThreads)
 
 void repack_filter(void* packed, const void* filter, FilterLayout layout,
                    const ConvGeometry& geometry, DType dtype, cudaStream_t stream) {
+  const std::int64_t channels = geometry.group_channels();
+  pack_filter_in_blocks(packed, filter, layout, geometry, {1, channels, channels}, dtype, stream);
+}
+
+void pack_filter_in_blocks(void* packed, const void* filter, FilterLayout layout,
+                           const ConvGeometry& geometry, const FilterBlocks& blocks, DType dtype,
+                           cudaStream_t stream) {
   const FilterAccess access = access_of(layout, geometry);
-  const std::int64_t elements = geometry.filter_elements();
+  const std::int64_t elements = access.k * access.t * access.r * access.s * blocks.row();
   if (elements == 0) return;
   const auto launch = [&]<typename Word>(Word*) {
     launch_kernel(repack_filter_kernel<Word>,
@@ -115,7 +127,8 @@ void repack_filter(void* packed, const void* filter, FilterLayout layout,
                    .grid = blocks_for(elements, kThreads),
                    .block = kThreads,
                    .stream = stream},
-                  static_cast<Word*>(packed), static_cast<const Word*>(filter), access, elements);
+                  static_cast<Word*>(packed), static_cast<const Word*>(filter), access, blocks,
+                  elements);
   };
   if (size_of(dtype) == 2) {
     launch(static_cast<std::uint16_t*>(nullptr));

@@ -16,6 +16,18 @@ namespace convoy {
 void repack_filter(void* packed, const void* filter, FilterLayout layout,
                    const ConvGeometry& geometry, DType dtype, cudaStream_t stream);
 
+/// Channels of a tap in blocks with gaps behind them.
+struct FilterBlocks {
+  std::int64_t count, channels;  ///< The last block may have fewer.
+  std::int64_t pitch;            ///< Elements from a block to the next.
+  std::int64_t row() const { return count * pitch; }
+};
+
+/// As repack_filter, with zeros in the gaps: `packed` is [K, T, R, S, blocks, pitch].
+void pack_filter_in_blocks(void* packed, const void* filter, FilterLayout layout,
+                           const ConvGeometry& geometry, const FilterBlocks& blocks, DType dtype,
+                           cudaStream_t stream);
+
 /// The four phase filters of a nearest-2× upsampling followed by a 3×3 convolution of stride,
 /// dilation 1 and padding 1. Output pixel (2i + a, 2j + b) is a 2×2 convolution of the input as it
 /// was before upsampling, with its first tap at (i − 1 + a, j − 1 + b):

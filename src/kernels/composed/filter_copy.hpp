@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "core/text.hpp"
 #include "core/workspace.hpp"
 #include "kernels/common/cuda_plan.hpp"
 
@@ -19,8 +20,9 @@ inline double filter_copy_us(const PlanRequest& request, std::int64_t elements) 
   return request.packed_filter ? 0.0 : kLaunchUs + static_cast<double>(elements) / kElementsPerUs;
 }
 
-/// `inner` by a filter that is made of the problem's dense KTRSC: packed beforehand, or in the
-/// workspace by each run. `format`: of the packed one; `elements`: of either.
+/// `inner` by a filter that is made of the problem's dense KTRSC: packed beforehand as `inner` does,
+/// or in the workspace by each run. `format`: says how it is made; `elements`: of it, dense.
+/// The request of `inner` says `packed_filter` where `request` does.
 class FilterCopyPlan : public CudaPlan {
  public:
   FilterCopyPlan(const PlanRequest& request, std::string format, std::int64_t elements,
@@ -36,34 +38,51 @@ class FilterCopyPlan : public CudaPlan {
   bool multiplies_tf32() const override { return inner_->multiplies_tf32(); }
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
-    RunPointers inner = pointers;
-    inner.next_cache = nullptr;  // Its extents may be others there.
-    if (!request_.packed_filter) {
-      make_filter(pointers.workspace, pointers.filter, stream);
-      inner.filter = pointers.workspace;
-      inner.workspace = static_cast<char*>(pointers.workspace) + part();
-    }
-    inner_->run(inner, stream);
+    run_inner(pointers, pointers.workspace, stream);
     store_next_cache(pointers, stream);
   }
 
-  std::string filter_format() const override { return request_.packed_filter ? format_ : "ktrsc"; }
+  std::string filter_format() const override {
+    if (!request_.packed_filter) return "ktrsc";
+    return inner_reads_dense() ? format_ : text(format_, "_", inner_->filter_format());
+  }
   std::size_t packed_filter_bytes() const override {
-    return request_.packed_filter ? bytes_ : dense_filter_bytes();
+    return request_.packed_filter ? inner_->packed_filter_bytes() : dense_filter_bytes();
   }
   void pack_filter(void* packed, const void* filter, FilterLayout layout,
                    cudaStream_t stream) const override {
     if (!request_.packed_filter) return CudaPlan::pack_filter(packed, filter, layout, stream);
-    pack_from_dense(filter, layout, stream,
-                    [&](const void* dense) { make_filter(packed, dense, stream); });
+    const auto made = inner_reads_dense() ? nullptr : allocate_device_memory(bytes_);
+    pack_from_dense(filter, layout, stream, [&](const void* dense) {
+      if (inner_reads_dense()) return make_filter(packed, dense, stream);
+      make_filter(made.get(), dense, stream);
+      inner_->pack_filter(packed, made.get(),
+                          request_.geometry.rank == 2 ? FilterLayout::krsc : FilterLayout::ktrsc,
+                          stream);
+    });
   }
 
  protected:
   /// Enqueue it, from dense KTRSC.
   virtual void make_filter(void* to, const void* dense, cudaStream_t stream) const = 0;
 
+  /// Enqueue `inner` with the tensors of `pointers`, and its filter, which is made first where it
+  /// was not packed. `workspace`: workspace_bytes() of this class.
+  void run_inner(const RunPointers& pointers, void* workspace, cudaStream_t stream) const {
+    RunPointers inner = pointers;
+    inner.next_cache = nullptr;  // Its extents may be others there.
+    inner.workspace = workspace;
+    if (!request_.packed_filter) {
+      make_filter(workspace, pointers.filter, stream);
+      inner.filter = workspace;
+      inner.workspace = static_cast<char*>(workspace) + part();
+    }
+    inner_->run(inner, stream);
+  }
+
  private:
   std::size_t part() const { return workspace_part(static_cast<std::int64_t>(bytes_)); }
+  bool inner_reads_dense() const { return inner_->filter_format() == "ktrsc"; }
 
   const std::string format_;
   const std::size_t bytes_;

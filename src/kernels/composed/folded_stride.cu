@@ -46,7 +46,6 @@ std::optional<PlanRequest> strides_as_pixels(const PlanRequest& request) {
     if (form.keeps_pixels || form.geometry.stride[2] != 1) continue;
     PlanRequest folded = request;
     folded.geometry = form.geometry;
-    folded.packed_filter = false;
     return folded;
   }
   return std::nullopt;

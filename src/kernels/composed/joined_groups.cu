@@ -42,7 +42,6 @@ __global__ void __launch_bounds__(kThreads)
 PlanRequest joined_request(const PlanRequest& request, std::int64_t joined) {
   PlanRequest inner = request;
   inner.geometry.groups /= joined;
-  inner.packed_filter = false;
   return inner;
 }
 

@@ -6,8 +6,8 @@
 #include "core/checked.hpp"
 #include "core/text.hpp"
 #include "core/workspace.hpp"
-#include "kernels/common/cuda_plan.hpp"
 #include "kernels/common/launch.hpp"
+#include "kernels/composed/filter_copy.hpp"
 #include "kernels/composed/threads.hpp"
 
 namespace convoy::composed {
@@ -82,7 +82,6 @@ __global__ void __launch_bounds__(kThreads)
 PlanRequest padded_request(const PlanRequest& request) {
   PlanRequest padded = request;
   padded.geometry.in_channels = padded_channels(request);
-  padded.packed_filter = false;
   return padded;
 }
 
@@ -100,70 +99,46 @@ PlanRequest folded_request(const PlanRequest& request) {
   return folded;
 }
 
-class PaddedPlan final : public CudaPlan {
+bool is_folded(const PlanRequest& request, const PlanRequest& padded) {
+  return padded.geometry.filter[2] != request.geometry.filter[2];
+}
+
+class PaddedPlan final : public FilterCopyPlan {
  public:
+  // NOTE: dense, the filter is the same folded or not: S is the dimension in front of C. But not
+  // as every kernel packs it.
   PaddedPlan(const PlanRequest& request, const PlanRequest& padded, const KernelCandidate& inner)
-      : CudaPlan(request),
+      : FilterCopyPlan(request, is_folded(request, padded) ? "folded_width" : "padded_channels",
+                       padded.geometry.filter_elements(), inner.make(padded)),
         padded_(padded),
-        inner_(inner.make(padded_)),
         pixel_bytes_(bytes_of(request_.geometry.in_channels)),
         padded_pixel_bytes_(bytes_of(padded_channels(request_))) {}
 
   std::size_t workspace_bytes() const override {
     const ConvGeometry& g = request_.geometry;
     return part(copied_elements(g.in[0])) + part(copied_elements(g.cached_frames)) +
-           (request_.packed_filter ? 0 : part(padded_.geometry.filter_elements())) +
-           inner_->workspace_bytes();
+           FilterCopyPlan::workspace_bytes();
   }
 
   void run(const RunPointers& pointers, cudaStream_t stream) const override {
     const ConvGeometry& g = request_.geometry;
     auto* next = static_cast<char*>(pointers.workspace);
-    const auto take = [&](std::int64_t elements) {
-      void* const taken = next;
-      next += part(elements);
-      return taken;
-    };
     const auto copy = [&](const void* from, std::int64_t frames) -> const void* {
-      void* const to = take(copied_elements(frames));
+      void* const to = next;
+      next += part(copied_elements(frames));
       copy_frames(to, from, frames, stream);
       return to;
     };
-    RunPointers inner = pointers;
-    inner.activation = copy(pointers.activation, g.in[0]);
-    if (g.cached_frames > 0) inner.cache = copy(pointers.cache, g.cached_frames);
-    if (!request_.packed_filter) {
-      void* const filter = take(padded_.geometry.filter_elements());
-      pad_filter(filter, pointers.filter, stream);
-      inner.filter = filter;
-    }
-    inner.workspace = next;
-    inner.next_cache = nullptr;  // Its channels are the problem's, not the copy's.
-    inner_->run(inner, stream);
+    RunPointers copies = pointers;
+    copies.activation = copy(pointers.activation, g.in[0]);
+    if (g.cached_frames > 0) copies.cache = copy(pointers.cache, g.cached_frames);
+    run_inner(copies, next, stream);
     store_next_cache(pointers, stream);
   }
 
-  bool multiplies_tf32() const override { return inner_->multiplies_tf32(); }
-
-  // NOTE: folded or not, a packed filter is the same: S is the dimension in front of C.
-  std::string filter_format() const override {
-    return request_.packed_filter ? "padded_channels" : "ktrsc";
-  }
-  std::size_t packed_filter_bytes() const override {
-    return request_.packed_filter
-               ? static_cast<std::size_t>(bytes_of(padded_.geometry.filter_elements()))
-               : dense_filter_bytes();
-  }
-  void pack_filter(void* packed, const void* filter, FilterLayout layout,
-                   cudaStream_t stream) const override {
-    if (!request_.packed_filter) return CudaPlan::pack_filter(packed, filter, layout, stream);
-    pack_from_dense(filter, layout, stream,
-                    [&](const void* dense) { pad_filter(packed, dense, stream); });
-  }
-
  private:
-  void pad_filter(void* padded, const void* dense, cudaStream_t stream) const {
-    pad_rows(padded, dense, request_.geometry.out_channels * request_.geometry.taps(), pixel_bytes_,
+  void make_filter(void* to, const void* dense, cudaStream_t stream) const override {
+    pad_rows(to, dense, request_.geometry.out_channels * request_.geometry.taps(), pixel_bytes_,
              padded_pixel_bytes_, stream);
   }
 
@@ -171,7 +146,7 @@ class PaddedPlan final : public CudaPlan {
     const ConvGeometry& g = request_.geometry;
     const std::int64_t rows = g.batch * frames * g.in[1];
     // NOTE: a folded input is dense where taps do not overlap.
-    if (padded_.geometry.filter[2] == g.filter[2]) {
+    if (!is_folded(request_, padded_)) {
       pad_rows(to, from, rows * g.in[2], pixel_bytes_, padded_pixel_bytes_, stream);
     } else {
       pad_pixels(to, from, rows, stream);
@@ -212,7 +187,6 @@ class PaddedPlan final : public CudaPlan {
   std::size_t part(std::int64_t elements) const { return workspace_part(bytes_of(elements)); }
 
   const PlanRequest padded_;
-  const std::unique_ptr<ExecutablePlan> inner_;
   const std::int64_t pixel_bytes_, padded_pixel_bytes_;
 };
 

@@ -2,6 +2,7 @@
 #include "kernels/composed/rewriting.hpp"
 
 #include "core/rewriting.hpp"
+#include "core/text.hpp"
 #include "kernels/common/cuda_plan.hpp"
 
 namespace convoy::composed {
@@ -10,8 +11,9 @@ namespace {
 // A plan of the rewritten problem for one who knows the problem as asked.
 class RewrittenPlan final : public CudaPlan {
  public:
-  RewrittenPlan(const PlanRequest& request, std::unique_ptr<ExecutablePlan> rewritten)
-      : CudaPlan(request), rewritten_(std::move(rewritten)) {}
+  RewrittenPlan(const PlanRequest& request, const ConvGeometry& form,
+                std::unique_ptr<ExecutablePlan> rewritten)
+      : CudaPlan(request), form_(form), rewritten_(std::move(rewritten)) {}
 
   std::size_t workspace_bytes() const override { return rewritten_->workspace_bytes(); }
   bool multiplies_tf32() const override { return rewritten_->multiplies_tf32(); }
@@ -23,10 +25,12 @@ class RewrittenPlan final : public CudaPlan {
     store_next_cache(pointers, stream);
   }
 
-  // NOTE: another name than the same kernel's without rewriting, whose own format is of other
-  // extents.
+  // NOTE: another name than the same kernel's without rewriting, or with another one, whose format
+  // is of other extents.
   std::string filter_format() const override {
-    return reads_dense() ? "ktrsc" : rewritten_->filter_format() + "_rewritten";
+    if (reads_dense()) return "ktrsc";
+    return text(rewritten_->filter_format(), "_rewritten_", form_.filter[0], "x", form_.filter[1],
+                "x", form_.filter[2]);
   }
   std::size_t packed_filter_bytes() const override { return rewritten_->packed_filter_bytes(); }
   void pack_filter(void* packed, const void* filter, FilterLayout layout,
@@ -43,7 +47,8 @@ class RewrittenPlan final : public CudaPlan {
  private:
   bool reads_dense() const { return rewritten_->filter_format() == "ktrsc"; }
 
-  std::unique_ptr<ExecutablePlan> rewritten_;
+  const ConvGeometry form_;
+  const std::unique_ptr<ExecutablePlan> rewritten_;
 };
 
 class RewritingCandidate final : public KernelCandidate {
@@ -61,7 +66,7 @@ class RewritingCandidate final : public KernelCandidate {
     const Form form = choose(request);
     std::unique_ptr<ExecutablePlan> plan = kernel_->make(form.request);
     if (!form.rewritten) return plan;
-    return std::make_unique<RewrittenPlan>(request, std::move(plan));
+    return std::make_unique<RewrittenPlan>(request, form.request.geometry, std::move(plan));
   }
   // NOTE: of the form that is chosen without statistics: that very one is made with them.
   std::string statistics_refusal(const PlanRequest& request) const override {

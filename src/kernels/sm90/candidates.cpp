@@ -11,6 +11,7 @@
 #include "kernels/common/requirements.hpp"
 #include "kernels/sm90/candidates.hpp"
 #include "kernels/sm90/host.hpp"
+#include "kernels/sm90/loading.hpp"
 #include "kernels/sm90/model.hpp"
 #include "kernels/sm90/stem.hpp"
 
@@ -48,6 +49,23 @@ class FpropPlan : public ImplicitGemmPlan {
     prepare(instance);
   }
 
+  std::string filter_format() const override {
+    if (!in_lines()) return ImplicitGemmPlan::filter_format();
+    return text("ktrsc_blocks_", blocks().channels);
+  }
+  std::size_t packed_filter_bytes() const override {
+    if (!in_lines()) return ImplicitGemmPlan::packed_filter_bytes();
+    const ConvGeometry& g = request_.geometry;
+    return static_cast<std::size_t>(g.filter_elements() / g.group_channels() * blocks().row()) *
+           size_of(request_.dtype);
+  }
+  void pack_filter(void* packed, const void* filter, FilterLayout layout,
+                   cudaStream_t stream) const override {
+    if (!in_lines()) return ImplicitGemmPlan::pack_filter(packed, filter, layout, stream);
+    pack_filter_in_blocks(packed, filter, layout, request_.geometry, blocks(), request_.dtype,
+                          stream);
+  }
+
   std::size_t workspace_bytes() const override {
     return launch_.statistics.groups > 0 ? launch_.statistics.workspace_bytes() : 0;
   }
@@ -60,6 +78,11 @@ class FpropPlan : public ImplicitGemmPlan {
   }
 
  private:
+  bool in_lines() const {
+    return packs_in_lines(launch_.instance.config, request_.geometry, request_.packed_filter);
+  }
+  FilterBlocks blocks() const { return packed_blocks(launch_.instance.config, request_.geometry); }
+
   const Launch launch_;
 };
 
@@ -73,7 +96,8 @@ class FpropCandidate : public KernelCandidate {
   bool takes_output_pitches() const override { return true; }
   bool takes_input_pitches() const override { return true; }
   bool packs_as_dense(const PlanRequest& request) const override {
-    return request.geometry.upsample == 1;
+    return request.geometry.upsample == 1 &&
+           !packs_in_lines(instance_.config, request.geometry, true);
   }
 
   Judgement judge(const PlanRequest& request) const override {

@@ -115,6 +115,7 @@ void lay_out_channels(const Config& config, const ConvGeometry& g, Params& p) {
   const std::int64_t block = block_channels(config, g);
   p.channel_blocks = static_cast<int>(ceil_div(g.group_channels(), block));
   p.block_channels = static_cast<int>(block);
+  p.filter_block = p.block_channels;
   p.block_bytes = p.block_channels * static_cast<int>(size_of(config.in));
   p.block_steps = p.block_channels / config.step_k();
   const std::int64_t last = g.group_channels() - (p.channel_blocks - 1) * block;
@@ -231,18 +232,19 @@ std::variant<TiledTensorMap, Im2colTensorMap> input_map(const Config& config, co
     map.element_strides = {1, p.stride[2], p.stride[1], 1, 1};
   }
   map.as_tf32 = config.in == DType::fp32;
-  divide_groups(map, g.groups);
   return map;
 }
 
 // Filters {C, K of all phases, taps}.
-TiledTensorMap filter_map(const Config& config, const ConvGeometry& g, const KernelView& view) {
-  const std::int64_t tap = g.group_channels() * static_cast<std::int64_t>(size_of(config.in));
+TiledTensorMap filter_map(const Config& config, const ConvGeometry& g, const KernelView& view,
+                          bool in_lines) {
+  const std::int64_t channels = in_lines ? packed_blocks(config, g).row() : g.group_channels();
+  const std::int64_t tap = channels * static_cast<std::int64_t>(size_of(config.in));
   TiledTensorMap map;
   map.name = "filter";
   map.dtype = config.in;
   map.rank = 3;
-  map.extents = {g.group_channels(), g.out_channels * view.phases, view.taps(), 0, 0};
+  map.extents = {channels, g.out_channels * view.phases, view.taps(), 0, 0};
   map.strides_bytes = {0, tap * view.taps(), tap, 0, 0};
   map.box = {static_cast<int>(block_channels(config, g)), config.block_n / config.cluster_m, 1, 0,
              0};
@@ -381,6 +383,8 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
   p.cached_frames = static_cast<int>(g.cached_frames);
   p.new_frames = static_cast<int>(g.in[0]);
   lay_out_channels(config, g, p);
+  const bool in_lines = packs_in_lines(config, g, options.packed_filter);
+  if (in_lines) p.filter_block = static_cast<int>(packed_blocks(config, g).pitch);
   for (int i = 0; i < 2; ++i) {
     p.planes[i] = config.has_planes() ? std::min(p.stride[i + 1], p.filter[i + 1]) : 1;
   }
@@ -416,7 +420,7 @@ Tiling plan_tiling(const Instance& instance, const ConvGeometry& g, const Launch
 
   tiling.activation = input_map(config, g, p, "activation", g.in[0]);
   tiling.cache = input_map(config, g, p, "cache", std::max<std::int64_t>(1, g.cached_frames));
-  tiling.filter = filter_map(config, g, view);
+  tiling.filter = filter_map(config, g, view, in_lines);
   tiling.output = output_map(config, g, view, p);
   const auto require = [&](const std::string& limit) {
     if (!limit.empty()) refuse(limit);

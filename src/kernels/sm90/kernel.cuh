@@ -171,8 +171,8 @@ struct Kernel {
         const int filter = tile.phase * p.filters + tile.filter;
 #pragma unroll 1
         for (int i = 0; i < preloaded; ++i) {
-          const int c = kHalo ? 0 : i * p.block_channels;
           if constexpr (!kHalo) {
+            const int c = i * p.block_channels;
             ptx::Barrier* const full = kResident ? &smem.act_full[i] : &smem.filter_full[i];
             ptx::barrier_arrive_expect(full, kConfig.block_m * p.block_bytes);
 #pragma unroll
@@ -186,8 +186,9 @@ struct Kernel {
 #pragma unroll
           for (int slice = 0; slice < kClusterM; ++slice) {
             ptx::tma_load_3d(smem.filter_tile(i) + slice * kFilterSlice * 128, &p.filter_map,
-                             &smem.filter_full[i], ptx::kL2EvictLast, c,
-                             filter + slice * kFilterSlice, kHalo ? i : 0);
+                             &smem.filter_full[i], ptx::kL2EvictLast,
+                             kHalo ? 0 : i * p.filter_block, filter + slice * kFilterSlice,
+                             kHalo ? i : 0);
           }
         }
       }
@@ -253,14 +254,10 @@ struct Kernel {
     ptx::barrier_arrive_expect(
         full, p.halo_height * p.halo_width * p.block_bytes +
                   (by_rms ? p.inverse_rms_bytes + factor_bytes : 2 * factor_bytes));
+    const int channel = c + first_channel_of_group<kConfig>(p, tile);
     const auto load_box = [&](int first) {
-      std::uint8_t* const box = smem.act_tile(stage) + first * 128;
-      if (in_groups<kConfig>(p)) {
-        ptx::tma_load_5d(box, source.map, full, ptx::kL2EvictNormal, c, tile.phase, w + first, h,
-                         source.frame);
-      } else {
-        ptx::tma_load_4d(box, source.map, full, ptx::kL2EvictNormal, c, w + first, h, source.frame);
-      }
+      ptx::tma_load_4d(smem.act_tile(stage) + first * 128, source.map, full, ptx::kL2EvictNormal,
+                       channel, w + first, h, source.frame);
     };
     load_box(0);
     // NOTE: a box has at most 256 pixels a side, which a line and its halo exceed.
@@ -278,34 +275,6 @@ struct Kernel {
     }
   }
 
-  /// As load_pixels, of a group's channels.
-  template <Loader kLoader>
-  static __device__ __forceinline__ void load_group_pixels(const Params& p, const Tile& tile,
-                                                           const Im2colOrigin& origin,
-                                                           const FrameSource& source, int r, int s,
-                                                           int c, std::uint8_t* stage,
-                                                           ptx::Barrier* full) {
-    const int group = tile.phase;
-    if constexpr (kLoader == Loader::tiled) {
-      ptx::tma_load_4d(stage, source.map, full, ptx::kL2EvictNormal, c, group, tile.pixel,
-                       source.frame);
-    } else if constexpr (kLoader == Loader::im2col) {
-      // NOTE: what a tile reads behind the last frame is the next group, and is not stored.
-      ptx::tma_load_im2col_5d(stage, source.map, full, ptx::kL2EvictNormal, c, origin.w, origin.h,
-                              source.frame + origin.frame, group,
-                              static_cast<std::uint16_t>(s * p.dilation[2]),
-                              static_cast<std::uint16_t>(r * p.dilation[1]), 0);
-    } else if constexpr (!kSwapped) {
-      for (int block = 0; block < kConfig.block_m / 64; ++block) {
-        const int row = tile.row + block / p.patch_columns * 8;
-        const int column = tile.column + block % p.patch_columns * 8;
-        ptx::tma_load_5d(stage + block * 64 * 128, source.map, full, ptx::kL2EvictNormal, c, group,
-                         column * p.stride[2] - p.pad[2] + s * p.dilation[2],
-                         row * p.stride[1] - p.pad[1] + r * p.dilation[1], source.frame);
-      }
-    }
-  }
-
   /// Input::runs and resident: the rows of tap (t, r, s), a block of channels from c on: block_m
   /// rows.
   template <Loader kLoader>
@@ -317,9 +286,7 @@ struct Kernel {
     const auto offset_h = static_cast<std::uint16_t>(r * p.dilation[1]);
     const auto offset_w = static_cast<std::uint16_t>(s * p.dilation[2]);
     ptx::barrier_arrive_expect(full, kConfig.block_m * p.block_bytes);
-    if constexpr (kConfig.input == Input::grouped_runs) {
-      load_group_pixels<kLoader>(p, tile, origin, source, r, s, c, stage, full);
-    } else if constexpr (kClusterN > 1) {
+    if constexpr (kClusterN > 1) {
       // Loader::tiled. Each CTA loads its slice of the pixels for all.
       ptx::tma_load_3d_multicast(stage + cta_rank * kActSlice * 128, source.map, full,
                                  (1 << kClusterN) - 1,
@@ -369,7 +336,7 @@ struct Kernel {
       const FrameSource source = frame_source(p, tile, k.t);
       const int blocks = min(left, p.channel_blocks - k.channels);
       left -= blocks;
-      int c = k.channels * p.block_channels;
+      int c = k.channels * p.block_channels + first_channel_of_group<kConfig>(p, tile);
       for (const int end = c + blocks * p.block_channels; c < end; c += p.block_channels) {
         for (int r = 0; r < height; ++r) {
           for (int s = 0; s < width; ++s) {
@@ -510,7 +477,7 @@ struct Kernel {
 
   // ---- Filter loader --------------------------------------------------------------------------
 
-  /// Filters [filter, filter + block_n) of a tap, a block of channels from c on, into a stage.
+  /// Filters [filter, filter + block_n) of a tap, the block of channels at c, into a stage.
   static __device__ __forceinline__ void load_filters(const Params& p, const Smem& smem,
                                                       const Place& at, int c, int filter, int tap,
                                                       std::uint32_t stage) {
@@ -548,8 +515,8 @@ struct Kernel {
       for (; left > 0; ++k.t, k.channels = 0) {
         const int blocks = min(left, p.channel_blocks - k.channels);
         left -= blocks;
-        int c = k.channels * p.block_channels;
-        for (const int end = c + blocks * p.block_channels; c < end; c += p.block_channels) {
+        int c = k.channels * p.filter_block;
+        for (const int end = c + blocks * p.filter_block; c < end; c += p.filter_block) {
           const auto load = [&](int tap) {
             ptx::barrier_wait(&smem.filter_empty[state.index], state.producer_parity());
             load_filters(p, smem, at, c, filter, tap, state.index);

@@ -80,20 +80,23 @@ std::int64_t block_channels(const Config& config, const ConvGeometry& g) {
   return ceil_div(channels, blocks * config.step_k()) * config.step_k();
 }
 
+FilterBlocks packed_blocks(const Config& config, const ConvGeometry& g) {
+  const std::int64_t channels = block_channels(config, g);
+  return {.count = ceil_div(g.group_channels(), channels),
+          .channels = channels,
+          .pitch = config.block_k()};
+}
+
+bool packs_in_lines(const Config& config, const ConvGeometry& g, bool packed_filter) {
+  return packed_filter && g.upsample == 1 && packed_blocks(config, g).row() != g.group_channels();
+}
+
 Im2colTensorMap im2col_map(const Config& config, const ConvGeometry& g, const char* name,
                            std::int64_t frames, bool volumes) {
   Im2colTensorMap map = implicit_gemm::im2col_map(g, config.in, name, frames,
                                                   static_cast<int>(block_channels(config, g)),
                                                   config.block_m, volumes);
   map.as_tf32 = config.in == DType::fp32;
-  if (g.groups > 1) {
-    // {C, W, H, frames, groups}: as a volume, whose depth is no axis of the filter.
-    map.rank = 5;
-    map.extents[0] = g.group_channels();
-    map.extents[4] = g.groups;
-    map.strides_bytes[4] = g.group_channels() * static_cast<std::int64_t>(size_of(config.in));
-    map.lower_corner[2] = map.upper_corner[2] = 0;
-  }
   return map;
 }
 
@@ -113,9 +116,7 @@ Loader choose_loader(const Config& config, const ConvGeometry& g) {
       tensor_map_refusal(im2col_map(config, g, "activation", g.in[0], true)).empty()) {
     return Loader::im2col_5d;
   }
-  const std::int64_t max_offset =
-      g.groups == 1 ? implicit_gemm::kMaxOffset4d : implicit_gemm::kMaxOffset5d;
-  if (implicit_gemm::offset_refusal(g, 1, max_offset).empty() &&
+  if (implicit_gemm::offset_refusal(g, 1, implicit_gemm::kMaxOffset4d).empty() &&
       tensor_map_refusal(im2col_map(config, g, "activation", g.in[0])).empty()) {
     return Loader::im2col;
   }

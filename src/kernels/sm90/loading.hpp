@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/geometry.hpp"
+#include "kernels/common/filter_packing.hpp"
 #include "kernels/common/implicit_gemm.hpp"
 #include "kernels/common/tensor_map.hpp"
 #include "kernels/sm90/config.hpp"
@@ -28,6 +29,15 @@ PatchTiling choose_patch(const Config& config, const ConvGeometry& g,
 
 /// Channels a block of K: as few blocks as can be, of the same size.
 std::int64_t block_channels(const Config& config, const ConvGeometry& g);
+
+/// Blocks of K in a packed filter: each begins a line of 128 bytes.
+// NOTE: a row that begins elsewhere, or reaches past the last channel, takes up to three times as
+// long to load; filters of 16 to 32 channels, which all multiprocessors read at once, want more
+// lines to be read from than they fill (docs/lab/2026-12-01-filter-lines.md).
+FilterBlocks packed_blocks(const Config& config, const ConvGeometry& g);
+
+/// Whether a packed filter has them: else it is the dense one, or a folded upsampling's.
+bool packs_in_lines(const Config& config, const ConvGeometry& g, bool packed_filter);
 
 /// Of the activation or the cache, `frames` of them an image. volumes: its frame numbers are TMA's.
 Im2colTensorMap im2col_map(const Config& config, const ConvGeometry& g, const char* name,

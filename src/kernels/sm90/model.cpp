@@ -62,12 +62,13 @@ double epilogue_cycles(const Config& config, const Params& p, const EpilogueKind
   return cycles;
 }
 
-// Cycles to load a block of channels of a pixel or of a filter, where `busy` of all multiprocessors
-// load (bench/sm90/intake.cu).
-double row_cycles(const Config& config, const Params& p, double busy, const ModelConstants& k) {
+// Cycles to load a block of channels of a pixel or of a filter, each of which has `channels`, where
+// `busy` of all multiprocessors load (bench/sm90/intake.cu).
+double row_cycles(const Config& config, const Params& p, std::int64_t channels, double busy,
+                  const ModelConstants& k) {
   const double cycles =
       p.block_bytes / std::min(k.alone_bytes_per_cycle, k.intake_bytes_per_cycle / busy);
-  switch (alignment(p.channels, config.in)) {
+  switch (alignment(channels, config.in)) {
     case 128:
       return cycles;
     case 64:
@@ -158,9 +159,10 @@ ModelledTime model_time(const ConvGeometry& g, const Tiling& tiling, int multipr
   const double filter_rows = config.is_resident() ? 0.0 : p.filters / n_tiles * taps;
   const double outside_rows = config.is_resident() ? 0.0 : config.block_n * taps - filter_rows;
   const double busy = std::min(1.0, tiling.num_tiles / double(multiprocessors));
-  const double row = row_cycles(config, p, busy, k);
+  const double row = row_cycles(config, p, p.channels, busy, k);
+  const double filter_row = row_cycles(config, p, tiling.filter.extents[0], busy, k);
   const double load = act_rows * (config.has_planes() ? std::max(row, k.strided_row_cycles) : row) +
-                      filter_rows * row + k.outside_row_cycles * outside_rows;
+                      filter_rows * filter_row + k.outside_row_cycles * outside_rows;
   // A ring of few stages, or of taps with few channels, is bounded by their refilling: one filter
   // stage a tap with a halo, one activation stage a block beside resident filters.
   double refill = 0.0;

@@ -111,6 +111,7 @@ struct Params {
   int tile_columns;
   int channel_blocks;    ///< Of at most 128 bytes of a pixel.
   int block_channels;    ///< Of each, the last may have fewer; a multiple of what an MMA takes.
+  int filter_block;      ///< From one to the next in the filter: more where it is packed with gaps.
   int block_bytes;       ///< Of a pixel or filter in a stage, whose rows lie 128 bytes apart.
   int block_steps;       ///< MMA steps of 32 bytes in a block, 1..4,
   int last_block_steps;  ///< and in the last.
@@ -157,8 +158,8 @@ struct Params {
   long long* trace = nullptr;  ///< kTraceSlots stamps a CTA, for bench/sm90/cta_trace.py.
 #endif
 
-  // NOTE: where is_grouped, activation and output have a dimension of groups behind the first, so
-  // that copies end where a group does; im2col copies have it last.
+  // NOTE: where is_grouped, outputs have a dimension of groups behind the first, so that stores end
+  // where a group does.
   CUtensorMap activation_map;          ///< New frames.
   CUtensorMap cache_map;               ///< Cached frames; unused without a cache.
   CUtensorMap inverse_rms_map;         ///< {W, H, frames}; unused but with PrologueNorm::rms.

@@ -111,6 +111,12 @@ __device__ __forceinline__ int first_filter_of_group(const Params& p, const Tile
   return in_groups<kConfig>(p) ? tile.phase * p.filters : 0;
 }
 
+/// First channel of a tile's group.
+template <Config kConfig>
+__device__ __forceinline__ int first_channel_of_group(const Params& p, const Tile& tile) {
+  return in_groups<kConfig>(p) ? tile.phase * p.channels : 0;
+}
+
 /// Which row of 8x8 sub-patches 64-row block `block` (0..3) of a patched tile is in.
 __device__ __forceinline__ int patch_row(const Params& p, int block) {
   return p.patch_columns == 1 ? block : (block >= p.patch_columns ? 1 : 0);
