@@ -20,8 +20,8 @@ inline double filter_copy_us(const PlanRequest& request, std::int64_t elements) 
   return request.packed_filter ? 0.0 : kLaunchUs + static_cast<double>(elements) / kElementsPerUs;
 }
 
-/// `inner` by a filter that is made of the problem's dense KTRSC: packed beforehand, in the format of
-/// `inner`, or in the workspace by each run. `format`: how it is made; `elements`: of it, dense.
+/// `inner` by a filter made of the problem's dense KTRSC: packed beforehand, as `inner` packs its
+/// own, or in the workspace by each run. `format`: how it is made; `elements`: of it, dense.
 /// The request of `inner` says `packed_filter` where `request` does.
 class FilterCopyPlan : public CudaPlan {
  public:
