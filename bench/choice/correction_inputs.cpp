@@ -290,6 +290,7 @@ class Writer {
         {"few_filters", CorrectedKernel::few_filters},
         {"narrow_input", CorrectedKernel::narrow_input},
         {"pointwise", CorrectedKernel::pointwise},
+        {"pointwise_narrow", CorrectedKernel::pointwise_narrow},
         {"pointwise_stream", CorrectedKernel::pointwise_stream},
         {"sm90_stem", CorrectedKernel::stem}};
     const auto other = others.find(row.kernel);

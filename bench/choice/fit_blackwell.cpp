@@ -5,7 +5,9 @@
 // seen: those of a second file, or every third layer of the first. Needs no GPU:
 //
 //   cmake --build --preset default --target sm100_fit_model
-//   build/default/bin/sm100_fit_model FIT.csv [JUDGE.csv] [--multiprocessors N]
+//   build/default/bin/sm100_fit_model FIT.csv [JUDGE.csv] [--multiprocessors N] [--csv TIMES.csv]
+//
+// --csv: where the times that it is judged by go, each beside what the model says.
 //
 // Of a Blackwell GPU, what it prints replaces the defaults of ModelConstants. Times of Hopper's
 // kernels try the form of the model, as what these kernels do for a tile, in its terms:
@@ -157,6 +159,7 @@ TileLoop tile_loop(const ConvGeometry& g, const sm90::Tiling& tiling, const Epil
 }
 
 struct Time {
+  const cli::MeasuredTime* row = nullptr;
   double us = 0;
   std::vector<TileLoop> loops;  // One for each split of K that may have been measured.
 };
@@ -225,16 +228,20 @@ std::vector<Time> times_of(const std::vector<Row>& rows, const Loops& loops) {
   for (const Row& row : rows) {
     const double us = row.us;
     if (us > kNearBest * best[row.layer()]) continue;
-    Time time{us, loops.of(row)};
+    Time time{&row, us, loops.of(row)};
     if (!time.loops.empty()) times.push_back(std::move(time));
   }
   return times;
 }
 
-double error_of(const Time& time, const ModelConstants& k) {
+double modelled_us(const Time& time, const ModelConstants& k) {
   double us = INFINITY;
   for (const TileLoop& loop : time.loops) us = std::min(us, sm100::loop_us(loop, k));
-  return std::fabs(std::log(us / time.us));
+  return us;
+}
+
+double error_of(const Time& time, const ModelConstants& k) {
+  return std::fabs(std::log(modelled_us(time, k) / time.us));
 }
 
 // Mean error, of each at most 30 %.
@@ -281,21 +288,39 @@ void report(const char* name, const std::vector<Time>& times, const ModelConstan
       name, errors.size(), 100 * errors[errors.size() / 2], within(1.1), within(1.2));
 }
 
+void write_csv(const std::string& path, const std::vector<Time>& times, const ModelConstants& k) {
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) throw Error(Status::io_error, "cannot write " + path);
+  std::fprintf(file, "problem,dtype,epilogue,kernel,splits,us,modelled_us\n");
+  for (const Time& time : times) {
+    const Row& row = *time.row;
+    std::fprintf(file, "%s,%s,%s,%s,%d,%.2f,%.2f\n", row.problem.c_str(), row.dtype.c_str(),
+                 row.epilogue.c_str(), row.kernel.c_str(), row.splits, time.us,
+                 modelled_us(time, k));
+  }
+  if (std::fclose(file) != 0) throw Error(Status::io_error, "cannot write " + path);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     std::vector<std::string> files;
+    std::string csv;
     int multiprocessors = 0;
     for (int i = 1; i < argc; ++i) {
       if (std::string(argv[i]) == "--multiprocessors" && i + 1 < argc) {
         multiprocessors = std::stoi(argv[++i]);
+      } else if (std::string(argv[i]) == "--csv" && i + 1 < argc) {
+        csv = argv[++i];
       } else {
         files.emplace_back(argv[i]);
       }
     }
     if (files.empty() || files.size() > 2) {
-      std::fprintf(stderr, "usage: sm100_fit_model FIT.csv [JUDGE.csv] [--multiprocessors N]\n");
+      std::fprintf(stderr,
+                   "usage: sm100_fit_model FIT.csv [JUDGE.csv] [--multiprocessors N] "
+                   "[--csv TIMES.csv]\n");
       return 2;
     }
     std::vector<Row> fitted = cli::read_measured_times(files[0]), judged;
@@ -309,7 +334,9 @@ int main(int argc, char** argv) {
       std::copy_if(fitted.begin(), fitted.end(), std::back_inserter(judged), out);
       std::erase_if(fitted, out);
     }
-    const bool hopper = !fitted.empty() && Loops(kHopperSms).is_hopper(fitted.front());
+    const bool hopper =
+        std::any_of(fitted.begin(), fitted.end(),
+                    [known = Loops(kHopperSms)](const Row& row) { return known.is_hopper(row); });
     if (multiprocessors == 0) multiprocessors = hopper ? kHopperSms : kBlackwellSms;
     const Loops loops(multiprocessors);
     const std::vector<Time> known = times_of(fitted, loops), unseen = times_of(judged, loops);
@@ -323,6 +350,7 @@ int main(int argc, char** argv) {
     if (!hopper) report("before", unseen, before);
     report("fitted", known, k);
     report("unseen", unseen, k);
+    if (!csv.empty()) write_csv(csv, unseen, k);
     for (const Constant& constant : kFitted) {
       std::printf("  %-26s %.4g\n", constant.name, k.*constant.value);
     }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "convoy/dtype.hpp"
@@ -60,6 +61,34 @@ inline void expect_right_with_short_epilogues(const ConvCase& of) {
     test.options.output_dtype = DType::fp32;
     expect_right(test);
   }
+}
+
+/// The same activations behind a scale, a residual in either order; an output of the input's type.
+inline void expect_right_with_scaled_epilogues(ConvCase test) {
+  test.bias = true;
+  for (const Activation activation :
+       {Activation::none, Activation::relu, Activation::leaky_relu, Activation::silu,
+        Activation::clamp, Activation::hardswish, Activation::gelu, Activation::gelu_tanh}) {
+    const int number = static_cast<int>(activation);
+    test.epilogue.bias_dtype = static_cast<DType>(number % 3);
+    test.epilogue.activation = activation;
+    test.epilogue.scale = number % 2 == 0 ? 1.0f : 0.5f;
+    test.epilogue.order =
+        number % 3 == 0 ? ResidualOrder::before_activation : ResidualOrder::after_activation;
+    test.epilogue.beta = 2.0f;
+    for (const bool residual : {false, true}) {
+      test.residual = residual;
+      expect_right(test);
+    }
+  }
+}
+
+/// Why `test` is not for the kernel; empty where it is.
+inline std::string refusal_of(const ConvCase& test, const char* kernel) {
+  for (const Candidate& candidate : candidates_of(test)) {
+    if (candidate.kernel == kernel) return candidate.reason;
+  }
+  return "not listed";
 }
 
 /// An Inf of the input, three channels of 8×40, reaches exactly the outputs whose taps lie on it:

@@ -248,10 +248,10 @@ TEST_F(Small, RandomProblems) {
   const char* seed_text = std::getenv("CONVOY_FUZZ_SEED");
   const std::uint64_t count = count_text ? std::strtoull(count_text, nullptr, 10) : 40;
   const std::uint64_t first = seed_text ? std::strtoull(seed_text, nullptr, 10) : 1;
-  const std::set<std::string> small = {
-      "few_filters",      "few_filters_async", "few_channels", "narrow_input",
-      "pointwise",        "depthwise",         "grouped",      "grouped_patch",
-      "pointwise_stream", "line_stream",       "general"};
+  const std::set<std::string> small = {"few_filters",      "few_filters_async", "few_channels",
+                                       "narrow_input",     "pointwise",         "depthwise",
+                                       "grouped",          "grouped_patch",     "pointwise_narrow",
+                                       "pointwise_stream", "line_stream",       "general"};
   std::set<std::string> used;
   for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     ConvCase test = random_case(seed, {.flops = 2e7});

@@ -137,6 +137,31 @@ __device__ __forceinline__ void apply_short_epilogue(const ConvOutput& out,
   apply_short_epilogue<Element>(out, v, bias, element);
 }
 
+/// A short epilogue with a scale, of kWidth channels of kPixels pixels: -0 in `bias` where there is
+/// none, `residual` in pairs. kResidual: there may be one.
+template <typename Element, bool kResidual, int kPixels, int kWidth>
+__device__ __forceinline__ void apply_scaled_short_epilogue(
+    const EpilogueParams& epilogue, float (&v)[kPixels][kWidth], const float (&bias)[kWidth],
+    const std::uint32_t (&residual)[kPixels][kWidth / 2]) {
+#pragma unroll
+  for (int i = 0; i < kPixels * kWidth; ++i) {
+    float& value = v[i / kWidth][i % kWidth];
+    value = fmaf(value, epilogue.scale, bias[i % kWidth]);
+  }
+  const auto add_residual = [&] {
+#pragma unroll
+    for (int i = 0; i < kPixels * kWidth; ++i) {
+      const float2 pair = unpack2<Element>(residual[i / kWidth][i % kWidth / 2]);
+      float& value = v[i / kWidth][i % kWidth];
+      value = fmaf(epilogue.beta, i % 2 == 0 ? pair.x : pair.y, value);
+    }
+  };
+  const bool has_residual = kResidual && epilogue.has_residual;
+  if (has_residual && epilogue.residual_first) add_residual();
+  apply_short_activation<Element>(epilogue, reinterpret_cast<float(&)[kPixels * kWidth]>(v));
+  if (has_residual && !epilogue.residual_first) add_residual();
+}
+
 /// A thread's outputs by value, for a function that is not inlined.
 template <int kPixels, int kWidth>
 struct ShortOutputs {

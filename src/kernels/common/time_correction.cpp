@@ -120,6 +120,7 @@ std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
   add(is_curved && activation != Activation::silu);
   add(kernel == CorrectedKernel::narrow_input);
   add(kernel == CorrectedKernel::few_channels);
+  add(kernel == CorrectedKernel::pointwise_narrow);
   return x;
 }
 

@@ -24,7 +24,8 @@ enum class CorrectedKernel : int {
   few_filters,
   sliced_k,
   narrow_input,
-  few_channels
+  few_channels,
+  pointwise_narrow
 };
 
 /// A kernel on a layer, as its model sees it. What a kernel's model does not know stays as it is
@@ -52,7 +53,7 @@ struct ModelledTime {
 };
 
 /// Inputs of a network: logarithms, shares and flags. `dtype`: of input and output.
-inline constexpr int kCorrectionInputs = 55;
+inline constexpr int kCorrectionInputs = 56;
 std::array<float, kCorrectionInputs> correction_inputs(CorrectedKernel kernel,
                                                        const ModelledTime& time,
                                                        const ConvGeometry& geometry,

@@ -191,9 +191,9 @@ class PaddedPlan final : public FilterCopyPlan {
 };
 
 // What rows that overlap, and begin at any 16 bytes, take the loader longer than its model knows,
-// by 180 layers on an H200 (docs/lab/2026-11-23-tf32.md).
+// by 252 layers on an H200 (docs/lab/2026-12-01-narrow-outputs.md).
 double overlap_us(const PlanRequest& padded) {
-  constexpr double kCyclesPerUs = 1755.0, kRowCycles = 0.5, kShortRowCycles = 1.0;
+  constexpr double kCyclesPerUs = 1755.0, kRowCycles = 0.2, kShortRowCycles = 0.4;
   const ConvGeometry& g = padded.geometry;
   if (g.input_pixel_elements() >= g.in_channels) return 0.0;
   const bool is_short = g.in_channels * static_cast<std::int64_t>(size_of(padded.dtype)) < 64;
@@ -202,8 +202,13 @@ double overlap_us(const PlanRequest& padded) {
   return rows * (is_short ? kShortRowCycles : kRowCycles) / kCyclesPerUs;
 }
 
-// What folded layers take longer than their parts, by 982 layers on an H200; more where a filter
-// has many rows.
+// What layers of copies take longer than their parts, by 637 layers on an H200.
+double copying_us(double inner_us) {
+  constexpr double kShare = 0.033;
+  return kShare * inner_us;
+}
+
+// And folded ones, by 982; more where a filter has many rows.
 double folding_us(const PlanRequest& folded, double inner_us) {
   constexpr double kShare = 0.08, kRowShare = 0.015, kMostUs = 50.0;
   constexpr std::int64_t kRows = 14;
@@ -226,10 +231,10 @@ class PaddedCandidate final : public KernelCandidate {
     const PlanRequest padded = request_of_copy(request);
     const InnerKernel inner = inner_.choose(padded);
     if (inner.kernel == nullptr) return inner.reason;
-    // The copy is read as well as written, and most of what follows it begins meanwhile: by 510
-    // layers on an H200 (docs/lab/2026-11-29-choice.md).
+    // The copy is read as well as written, and most of what follows it begins meanwhile: by 954
+    // layers on an H200 (docs/lab/2026-12-01-narrow-outputs.md).
     constexpr double kBytesPerUs = 4e6;
-    constexpr double kLaunchUs = 0.9;
+    constexpr double kLaunchUs = 1.6;
     const auto copied = [&](const ConvGeometry& g) {
       const std::int64_t rows = g.batch * (g.in[0] + g.cached_frames) * g.in[1];
       const std::int64_t filter = request.packed_filter ? 0 : g.filter_elements();
@@ -238,8 +243,9 @@ class PaddedCandidate final : public KernelCandidate {
     };
     const int copies =
         1 + (request.geometry.cached_frames > 0 ? 1 : 0) + (request.packed_filter ? 0 : 1);
-    const double folding = folds_ ? folding_us(padded, inner.estimated_us) : 0.0;
-    return inner.estimated_us + folding + overlap_us(padded) + copies * kLaunchUs +
+    const double more =
+        folds_ ? folding_us(padded, inner.estimated_us) : copying_us(inner.estimated_us);
+    return inner.estimated_us + more + overlap_us(padded) + copies * kLaunchUs +
            (copied(request.geometry) + copied(padded.geometry)) / kBytesPerUs;
   }
 

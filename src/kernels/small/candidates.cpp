@@ -10,6 +10,7 @@ void register_kernels(CandidateList& list) {
   list.push_back(make_few_channels_candidate());
   list.push_back(make_few_channels_fma_candidate());
   list.push_back(make_pointwise_candidate());
+  list.push_back(make_pointwise_narrow_candidate());
   list.push_back(make_pointwise_stream_candidate());
   list.push_back(make_line_stream_candidate());
   list.push_back(make_depthwise_candidate());

@@ -23,6 +23,8 @@ std::unique_ptr<KernelCandidate> make_few_channels_fma_candidate();
 std::unique_ptr<KernelCandidate> make_narrow_input_candidate();
 /// "pointwise": 1×1 between few channels.
 std::unique_ptr<KernelCandidate> make_pointwise_candidate();
+/// "pointwise_narrow": 1×1 to few filters over many pixels.
+std::unique_ptr<KernelCandidate> make_pointwise_narrow_candidate();
 /// "pointwise_stream": 1×1 of few channels and filters over many pixels.
 std::unique_ptr<KernelCandidate> make_pointwise_stream_candidate();
 /// "line_stream": filters of one row, of few channels and filters, over long lines (sound).

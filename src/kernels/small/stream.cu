@@ -12,6 +12,7 @@
 #include "kernels/common/time_correction.hpp"
 #include "kernels/small/candidates.hpp"
 #include "kernels/small/patch_extents.hpp"
+#include "kernels/small/short_layers.hpp"
 #include "kernels/small/unit_axes.hpp"
 
 namespace convoy::small {
@@ -32,27 +33,6 @@ struct StreamPlan {
   std::int64_t blocks = 0;
   std::string refusal;
 };
-
-std::string types_refusal(const PlanRequest& request) {
-  if (request.dtype == DType::fp32) return "dtype = fp32; legal: bf16 or fp16";
-  if (request.output_dtype != request.dtype) {
-    return text("output_dtype = ", to_string(request.output_dtype), "; legal: dtype, ",
-                to_string(request.dtype));
-  }
-  if (!is_short(request.epilogue, request.output_dtype)) {
-    return text("epilogue = ", to_string(request.epilogue),
-                "; legal: none, relu, leaky_relu, silu, clamp, hardswish, gelu, gelu_tanh, rounded "
-                "once");
-  }
-  if (request.geometry.groups != 1) return text("groups = ", request.geometry.groups, "; legal: 1");
-  return {};
-}
-
-std::string channels_refusal(const char* name, std::int64_t channels, std::int64_t multiple) {
-  if (channels % multiple == 0) return {};
-  return text(name, " = ", channels, "; legal: a multiple of ", multiple,
-              "; nearest: ", round_up(channels, multiple));
-}
 
 std::string pixels_refusal(const ConvGeometry& g) {
   if (std::string reason = channels_refusal("in_channels", g.in_channels, 2); !reason.empty()) {
@@ -90,7 +70,7 @@ StreamPlan plan_stream(const PlanRequest& request, StreamKind kind) {
 
   const ConvGeometry& g = request.geometry;
   StreamPlan plan;
-  plan.refusal = types_refusal(request);
+  plan.refusal = short_layer_refusal(request);
   if (plan.refusal.empty()) plan.refusal = lines ? lines_refusal(g) : pixels_refusal(g);
   if (!plan.refusal.empty()) return plan;
   if (g.in_channels > kMostChannels || g.out_channels > kMostChannels) {
@@ -185,12 +165,6 @@ StreamPlan plan_stream(const PlanRequest& request, StreamKind kind) {
   plan.blocks = std::min<std::int64_t>(
       plan.chunks, std::int64_t{multiprocessors} * (share ? plan.blocks_per_sm : 1));
   return plan;
-}
-
-// An activation of some twenty instructions.
-bool is_curved(Activation activation) {
-  return activation == Activation::silu || activation == Activation::gelu ||
-         activation == Activation::gelu_tanh;
 }
 
 // Of two things that overlap, the more the larger `power` is.

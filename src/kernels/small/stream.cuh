@@ -311,7 +311,6 @@ __device__ __forceinline__ void stream_finish(const StreamArguments& a, const St
                                               std::uint8_t* outputs) {
   constexpr int kRows = kStreamBlocks * 2;
   constexpr int kFilters = 2 * kMmas;
-  const EpilogueParams& epilogue = a.output.epilogue;
   const int filters = a.layout.filters;
   const bool whole = filters % kFilters == 0;
   float factors[kFilters];
@@ -327,22 +326,10 @@ __device__ __forceinline__ void stream_finish(const StreamArguments& a, const St
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-    for (int e = 0; e < kFilters; ++e) {
-      v[i][e] = fmaf(sums[i / 2][e / 2][i % 2 * 2 + e % 2], epilogue.scale, factors[e]);
-    }
+    for (int e = 0; e < kFilters; ++e) v[i][e] = sums[i / 2][e / 2][i % 2 * 2 + e % 2];
     if constexpr (kResidual) stream_outputs<true, kMmas>(at(i), source[i], left(i), whole);
   }
-  const auto add_residual = [&] {
-#pragma unroll
-    for (int i = 0; i < kRows * kFilters; ++i) {
-      float& value = v[i / kFilters][i % kFilters];
-      const float2 pair = unpack2<Element>(source[i / kFilters][i % kFilters / 2]);
-      value = fmaf(epilogue.beta, i % 2 == 0 ? pair.x : pair.y, value);
-    }
-  };
-  if (kResidual && epilogue.residual_first) add_residual();
-  apply_short_activation<Element>(epilogue, reinterpret_cast<float(&)[kRows * kFilters]>(v));
-  if (kResidual && !epilogue.residual_first) add_residual();
+  apply_scaled_short_epilogue<Element, kResidual>(a.output.epilogue, v, factors, source);
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     std::uint32_t words[kMmas];
