@@ -47,6 +47,7 @@ const Case kCases[] = {
     {"lanes_exchange", kBoth, {"race check", "two lanes of warp 0", "__syncwarp()"}},
     {"lanes_halves", kBoth, {"race check", "two lanes of warp 0", "__syncwarp()"}},
     {"lanes_copy", kBoth, {"race check", "bulk store that lane 0 issued", "__syncwarp()"}},
+    {"lanes_cp_async", kBoth, {"race check", "write by lane", "cp.async", "__syncwarp()"}},
     {"lanes_apart", kBoth, {}},
     {"empty_copy", kBoth, {}},
     {"ring", kBoth, {"deadlock: every warp waits", "1 of 1 arrivals pending", "warps 1,2"}},

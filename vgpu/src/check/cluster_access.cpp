@@ -282,6 +282,10 @@ void ClusterChecker::follow_lanes(const Operation& operation, const AsyncAccess&
   LaneWrites& writes = lane_writes_[access.cta];
   if (access.access != Access::read) {
     writes.forget(address, bytes);
+    if (operation.kind == AsyncKind::cp_async && access.lane != AsyncAccess::kAnyLane) {
+      warps_[operation.issuer].lane_copies.push_back(
+          {operation.group, access.cta, address, bytes, access.lane, operation.instruction});
+    }
     return;
   }
   const auto lane = static_cast<uint32_t>(std::countr_zero(operation.lanes));
@@ -293,6 +297,22 @@ void ClusterChecker::follow_lanes(const Operation& operation, const AsyncAccess&
                         lane, location(operation.instruction).c_str()),
                  {Memory::shared, access.cta, static_cast<uint32_t>(address)});
   }
+}
+
+/// The copies by cp.async up to `group` are known to be there, each to the lane that made it alone
+/// (PTX ISA, "cp.async.wait_group"): to the others they are stores of this moment.
+void ClusterChecker::end_lane_copies(WarpState& warp, Epoch group) {
+  const auto self = static_cast<uint16_t>(warp.self);
+  const auto done = [&](const LaneCopy& copy) { return copy.group <= group; };
+  for (const LaneCopy& copy : warp.lane_copies) {
+    if (!done(copy)) continue;
+    lane_writes_[copy.cta].store(copy.address, copy.bytes,
+                                 shared_[copy.cta].size() * kSharedCellBytes,
+                                 {warp.epoch(), self, copy.lane, copy.lane, copy.instruction});
+    warp.lanes_stored_in = warp.epoch();
+    warp.lanes_used_shared = true;
+  }
+  std::erase_if(warp.lane_copies, done);
 }
 
 /// Changes of cell states that were worked out hold as long as nothing that they depend on

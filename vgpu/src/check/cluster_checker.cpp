@@ -519,6 +519,7 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
     const uint32_t lane =
         kind == GroupKind::bulk ? static_cast<uint32_t>(std::countr_zero(op.issuer.lanes)) : 0;
     GroupStream& group = group_of(*kind, warp.self, lane);
+    operation.group = group.open;
     operation.releases.push_back({group.component, group.open});
   }
   if (in_tensor_pipeline(op.kind)) {
@@ -584,6 +585,7 @@ void ClusterChecker::group_wait(const Agent& agent, GroupKind kind, uint32_t pen
     bool tcgen05 = kind == GroupKind::tcgen05_ld || kind == GroupKind::tcgen05_st;
     if (tcgen05) ++group.open;
     if (group.open - 1 <= pending) return;
+    if (kind == GroupKind::cp_async) end_lane_copies(warp, group.open - 1 - pending);
     if (kind == GroupKind::wgmma) warp.registers.wgmma_done(group.open - 1 - pending);
     if (kind == GroupKind::tcgen05_ld) warp.registers.loads_done(group.open - 1 - pending);
     news |= warp.view.order.raise(group.component, group.open - 1 - pending);

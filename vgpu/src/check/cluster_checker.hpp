@@ -219,6 +219,7 @@ class ClusterChecker final : public exec::ClusterObserver {
   bool watches_lanes(const Operation& operation, const exec::AsyncAccess& access) const;
   void follow_lanes(const Operation& operation, const exec::AsyncAccess& access, uint64_t address,
                     uint64_t bytes);
+  void end_lane_copies(WarpState& warp, Epoch group);
   bool knows(const Actor& actor, const PastAccess& past) const;
   bool released(const Operation& operation, const VectorClock& clock) const;
   bool pipelined(const Operation& earlier, const PastAccess& past, const Actor& later) const;

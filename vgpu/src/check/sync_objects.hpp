@@ -15,6 +15,15 @@
 /// The state of everything that orders agents: warps, barriers, mbarriers, groups, operations.
 namespace vgpu::check {
 
+/// What a lane copied for itself by cp.async: it stores, to the others, when its group is waited for.
+struct LaneCopy {
+  Epoch group = 0;
+  uint32_t cta = 0;
+  uint64_t address = 0, bytes = 0;
+  uint8_t lane = 0;
+  const ptx::Instruction* instruction = nullptr;
+};
+
 /// A warp of the cluster.
 struct WarpState {
   Component self = 0;
@@ -32,6 +41,7 @@ struct WarpState {
   Epoch lanes_met = 1;        ///< its lanes know of each other what came before this
   bool lanes_used_shared = false;        ///< since then
   Epoch lanes_stored_in = 0;             ///< when its lanes last stored to shared memory
+  std::vector<LaneCopy> lane_copies;     ///< of cp.async groups that were not waited for yet
   std::vector<uint64_t> unfenced_inits;  ///< mbarriers it initialised and has not fenced
   std::vector<uint64_t> copies;  ///< cp.async operations since its last cp.async.mbarrier.arrive
   uint64_t version = 1;          ///< counts the changes but for its own epoch
@@ -107,6 +117,7 @@ struct Operation {
   Component issuer = 0;
   Epoch issuer_epoch = 0;      ///< accesses of the issuer up to this epoch come before it
   Epoch lanes_met = 0;         ///< of the issuer, when it issued
+  Epoch group = 0;             ///< cp.async: its group
   bool moves_nothing = false;  ///< a copy of no bytes
   uint32_t lanes = 0;
   const ptx::Instruction* instruction = nullptr;

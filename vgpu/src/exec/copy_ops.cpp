@@ -20,7 +20,7 @@ uint32_t shared_operand(uint64_t address, const char* what) {
 }
 
 void notify_async(Cluster& cluster, const AsyncOp& op, Memory memory, Access access, uint32_t cta,
-                  uint64_t address, uint64_t bytes, Proxy proxy) {
+                  uint64_t address, uint64_t bytes, Proxy proxy, uint8_t lane) {
   if (!cluster.observer) return;
   AsyncAccess event;
   event.memory = memory;
@@ -29,6 +29,7 @@ void notify_async(Cluster& cluster, const AsyncOp& op, Memory memory, Access acc
   event.cta = cta;
   event.address = address;
   event.bytes = bytes;
+  event.lane = lane;
   cluster.observer->async_access(op, event);
 }
 
@@ -131,7 +132,7 @@ Step copy_async(Warp& w, const Instr& i, uint32_t lanes) {
                        Proxy::generic);
         }
         notify_async(*warp->cluster, op, Memory::shared, Access::write, warp->cta->rank,
-                     copy.to_offset, bytes, Proxy::generic);
+                     copy.to_offset, bytes, Proxy::generic, static_cast<uint8_t>(copy.lane));
       }
       std::memset(copy.to, 0, bytes);
       if (copy.bytes) std::memcpy(copy.to, reinterpret_cast<const void*>(copy.from), copy.bytes);

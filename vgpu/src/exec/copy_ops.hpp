@@ -27,7 +27,8 @@ std::vector<CopyTarget> copy_targets(Warp& w, uint32_t destination, uint32_t bar
 
 /// Tells the observer what an operation touches.
 void notify_async(Cluster& cluster, const AsyncOp& op, Memory memory, Access access, uint32_t cta,
-                  uint64_t address, uint64_t bytes, Proxy proxy = Proxy::async);
+                  uint64_t address, uint64_t bytes, Proxy proxy = Proxy::async,
+                  uint8_t lane = AsyncAccess::kAnyLane);
 
 /// A 32-bit shared address from an operand that may be generic; faults for other spaces.
 uint32_t shared_operand(uint64_t address, const char* what);

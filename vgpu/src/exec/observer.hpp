@@ -110,6 +110,9 @@ struct AsyncAccess {
   /// The issuer's 16 rows of A of a wgmma, which go into its own accumulators only: how many of
   /// them a chunk of 16 bytes spans. 0: something else.
   uint8_t rows = 0;
+  /// A copy that a lane makes for itself (cp.async): which. kAnyLane: something else.
+  static constexpr uint8_t kAnyLane = 0xff;
+  uint8_t lane = kAnyLane;
 };
 
 /// An mbarrier object: offset in the shared memory of a CTA.

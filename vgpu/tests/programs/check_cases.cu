@@ -380,6 +380,20 @@ __global__ void lanes_copy(uint32_t* data) {
   }
 }
 
+/// A lane waits for its own copies alone.
+template <bool BUG>
+__global__ void lanes_cp_async(uint32_t* data) {
+  __shared__ alignas(16) uint32_t buffer[32];
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], 4;\ncp.async.commit_group;\n"
+      "cp.async.wait_group 0;" ::"r"(shared_address(&buffer[threadIdx.x])),
+      "l"(data + threadIdx.x)
+      : "memory");
+  data[512 + threadIdx.x] = buffer[threadIdx.x];  // Its own.
+  if (!BUG) __syncwarp();
+  data[256 + threadIdx.x] = buffer[threadIdx.x ^ 1];
+}
+
 /// What needs no __syncwarp: each lane reads what it wrote itself, two lanes share a word.
 __global__ void lanes_apart(uint32_t* data) {
   __shared__ uint16_t halves[32];
@@ -1308,6 +1322,7 @@ const Case kCases[] = {
     {"cp_async_unfenced", cp_async_unfenced, nullptr, 1, 64},
     CASE(lanes_halves, 1, 32),
     CASE(lanes_copy, 1, 32),
+    CASE(lanes_cp_async, 1, 32),
     {"lanes_apart", lanes_apart, nullptr, 1, 32},
     {"empty_copy", empty_copy, nullptr, 1, 32},
     {"ring", good_ring, ring, 1, 96},
