@@ -15,7 +15,7 @@
 /// The state of everything that orders agents: warps, barriers, mbarriers, groups, operations.
 namespace vgpu::check {
 
-/// What a lane copied for itself by cp.async: it stores, to the others, when its group is waited for.
+/// What a lane copied for itself by cp.async: to the others a store, when its group is waited for.
 struct LaneCopy {
   Epoch group = 0;
   uint32_t cta = 0;
