@@ -16,6 +16,11 @@ namespace convoy {
 void repack_filter(void* packed, const void* filter, FilterLayout layout,
                    const ConvGeometry& geometry, DType dtype, cudaStream_t stream);
 
+/// What dense KTRSC is called of the problem's rank: images have no depth axis.
+inline FilterLayout dense_layout(const ConvGeometry& geometry) {
+  return geometry.rank == 2 ? FilterLayout::krsc : FilterLayout::ktrsc;
+}
+
 /// Channels of a tap in blocks with gaps behind them.
 struct FilterBlocks {
   std::int64_t count, channels;  ///< The last block may have fewer.

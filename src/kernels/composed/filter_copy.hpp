@@ -56,9 +56,7 @@ class FilterCopyPlan : public CudaPlan {
     pack_from_dense(filter, layout, stream, [&](const void* dense) {
       if (inner_reads_dense()) return make_filter(packed, dense, stream);
       make_filter(made.get(), dense, stream);
-      inner_->pack_filter(packed, made.get(),
-                          request_.geometry.rank == 2 ? FilterLayout::krsc : FilterLayout::ktrsc,
-                          stream);
+      inner_->pack_filter(packed, made.get(), dense_layout(request_.geometry), stream);
     });
   }
 

@@ -38,9 +38,7 @@ class RewrittenPlan final : public CudaPlan {
     // Only as dense KTRSC is the filter the same in both forms.
     if (reads_dense()) return CudaPlan::pack_filter(packed, filter, layout, stream);
     pack_from_dense(filter, layout, stream, [&](const void* dense) {
-      rewritten_->pack_filter(
-          packed, dense, request_.geometry.rank == 2 ? FilterLayout::krsc : FilterLayout::ktrsc,
-          stream);
+      rewritten_->pack_filter(packed, dense, dense_layout(request_.geometry), stream);
     });
   }
 

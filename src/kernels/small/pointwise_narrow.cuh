@@ -19,6 +19,7 @@
 #include "kernels/common/device_code.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/common/short_epilogue.cuh"
+#include "kernels/small/output_words.cuh"
 
 namespace convoy::small {
 
@@ -190,43 +191,6 @@ __device__ __forceinline__ void narrow_multiply(const NarrowLane& me, const std:
   }
 }
 
-/// `count` neighbouring elements, at most 2·kWords, between memory and words; `whole`: all of them,
-/// and what follows each other by as many is aligned to them.
-template <bool kLoad, int kWords>
-__device__ __forceinline__ void narrow_move(std::uint16_t* at, std::uint32_t (&words)[kWords],
-                                            int count, bool whole) {
-  constexpr int kVectorWords = kWords < 4 ? kWords : 4;
-  struct alignas(4 * kVectorWords) Words {
-    std::uint32_t values[kVectorWords];
-  };
-  if (whole) {
-#pragma unroll
-    for (int i = 0; i < kWords; i += kVectorWords) {
-      auto* const vector = reinterpret_cast<Words*>(at + 2 * i);
-      Words v;
-#pragma unroll
-      for (int k = 0; k < kVectorWords; ++k) v.values[k] = words[i + k];
-      if constexpr (kLoad) {
-        v = *vector;
-#pragma unroll
-        for (int k = 0; k < kVectorWords; ++k) words[i + k] = v.values[k];
-      } else {
-        *vector = v;
-      }
-    }
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 2 * kWords; ++i) {
-    if (i >= count) continue;
-    if constexpr (kLoad) {
-      words[i / 2] = __byte_perm(words[i / 2], at[i], i % 2 == 0 ? 0x3254 : 0x5410);
-    } else {
-      at[i] = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
-    }
-  }
-}
-
 /// Epilogue and stores of a tile, by way of the warp's buffer.
 template <typename Element, int kMmas>
 __device__ __forceinline__ void narrow_store(const NarrowArguments& a, const NarrowLane& me,
@@ -238,17 +202,15 @@ __device__ __forceinline__ void narrow_store(const NarrowArguments& a, const Nar
   const int pixels = static_cast<int>(min(std::int64_t{kNarrowPixels}, a.pixels - first));
   const bool whole = filters % kFilters == 0;
   const auto left = [&](int i) { return i * 8 + me.row < pixels ? filters - filter : 0; };
-  const auto element = [&](int i) { return (i * 8 + me.row) * filters + filter; };
+  const auto byte = [&](int i) { return ((i * 8 + me.row) * filters + filter) * 2; };
 
   std::uint32_t words[4][kMmas] = {};
   if (a.output.epilogue.has_residual) {
-    // NOTE: read, never written: narrow_move() is for both.
-    auto* const source = const_cast<std::uint16_t*>(
-        static_cast<const std::uint16_t*>(a.output.residual) + first * filters);
+    // NOTE: read, never written: move_outputs() is for both.
+    auto* const source = const_cast<std::uint8_t*>(
+        static_cast<const std::uint8_t*>(a.output.residual) + first * filters * 2);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (left(i) > 0) narrow_move<true>(source + element(i), words[i], left(i), whole);
-    }
+    for (int i = 0; i < 4; ++i) move_outputs<true>(source + byte(i), words[i], left(i), whole);
   }
   float biases[kFilters], v[4][kFilters];
 #pragma unroll
@@ -259,13 +221,12 @@ __device__ __forceinline__ void narrow_store(const NarrowArguments& a, const Nar
     for (int e = 0; e < kFilters; ++e) v[i][e] = sums[i / 2][e / 2][i % 2 * 2 + e % 2];
   }
   apply_scaled_short_epilogue<Element, true>(a.output.epilogue, v, biases, words);
-  auto* const outputs = reinterpret_cast<std::uint16_t*>(buffer);
   __syncwarp();  // The tile before this one has left the buffer.
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
     for (int e = 0; e < kMmas; ++e) words[i][e] = pack2<Element>(v[i][2 * e], v[i][2 * e + 1]);
-    if (left(i) > 0) narrow_move<false>(outputs + element(i), words[i], left(i), whole);
+    move_outputs<false>(buffer + byte(i), words[i], left(i), whole);
   }
   __syncwarp();
   const int bytes = pixels * filters * 2;

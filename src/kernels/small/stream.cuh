@@ -21,6 +21,7 @@
 #include "kernels/common/fast_divide.hpp"
 #include "kernels/common/ptx.cuh"
 #include "kernels/common/short_epilogue.cuh"
+#include "kernels/small/output_words.cuh"
 
 namespace convoy::small {
 
@@ -209,40 +210,6 @@ __device__ __forceinline__ void stream_filters(const StreamArguments& a, std::ui
   }
 }
 
-/// A lane's filters of a pixel between it and a buffer, `count` of them there; `whole`: K is a
-/// multiple of how many they are, and one access does it.
-template <bool kLoad, int kMmas>
-__device__ __forceinline__ void stream_outputs(std::uint8_t* at, std::uint32_t (&words)[kMmas],
-                                               int count, bool whole) {
-  struct alignas(4 * kMmas) Words {
-    std::uint32_t values[kMmas];
-  };
-  if (count <= 0) return;
-  if (whole) {
-    if constexpr (kLoad) {
-      const Words v = *reinterpret_cast<const Words*>(at);
-#pragma unroll
-      for (int i = 0; i < kMmas; ++i) words[i] = v.values[i];
-    } else {
-      Words v;
-#pragma unroll
-      for (int i = 0; i < kMmas; ++i) v.values[i] = words[i];
-      *reinterpret_cast<Words*>(at) = v;
-    }
-    return;
-  }
-  auto* const elements = reinterpret_cast<std::uint16_t*>(at);
-#pragma unroll
-  for (int i = 0; i < 2 * kMmas; ++i) {
-    if (i >= count) continue;
-    if constexpr (kLoad) {
-      words[i / 2] = __byte_perm(words[i / 2], elements[i], i % 2 == 0 ? 0x3254 : 0x5410);
-    } else {
-      elements[i] = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
-    }
-  }
-}
-
 /// Sums of 32 pixels, of blocks of 16, and filters: of kMmas MMAs for each group.
 template <int kMmas, int kGroups>
 using StreamSums = float[kStreamBlocks][kGroups * kMmas][4];
@@ -327,7 +294,7 @@ __device__ __forceinline__ void stream_finish(const StreamArguments& a, const St
   for (int i = 0; i < kRows; ++i) {
 #pragma unroll
     for (int e = 0; e < kFilters; ++e) v[i][e] = sums[i / 2][e / 2][i % 2 * 2 + e % 2];
-    if constexpr (kResidual) stream_outputs<true, kMmas>(at(i), source[i], left(i), whole);
+    if constexpr (kResidual) move_outputs<true>(at(i), source[i], left(i), whole);
   }
   apply_scaled_short_epilogue<Element, kResidual>(a.output.epilogue, v, factors, source);
 #pragma unroll
@@ -335,7 +302,7 @@ __device__ __forceinline__ void stream_finish(const StreamArguments& a, const St
     std::uint32_t words[kMmas];
 #pragma unroll
     for (int e = 0; e < kMmas; ++e) words[e] = pack2<Element>(v[i][2 * e], v[i][2 * e + 1]);
-    stream_outputs<false, kMmas>(at(i), words, left(i), whole);
+    move_outputs<false>(at(i), words, left(i), whole);
   }
 }
 
