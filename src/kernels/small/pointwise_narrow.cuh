@@ -288,7 +288,6 @@ __global__ void __launch_bounds__(kNarrowMostWarps * 32, 1)
     free_stage = stage;
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
-  copy_async_wait<0>();
 }
 
 #endif  // __CUDACC__

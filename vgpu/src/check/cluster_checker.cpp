@@ -545,6 +545,9 @@ void ClusterChecker::async_issue(const AsyncOp& op) {
   if (op.kind == AsyncKind::cp_async) {
     if (op.bytes == 0) {
       operation.tracked = warp.copies;
+      // The mbarrier tells whoever waits for it, lanes of the warp too.
+      std::erase_if(warp.lane_copies,
+                    [&](const LaneCopy& copy) { return (op.issuer.lanes >> copy.lane & 1) != 0; });
     } else {
       warp.copies.push_back(op.id);
     }
