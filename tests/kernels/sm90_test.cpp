@@ -400,6 +400,39 @@ TEST(Sm90Instances, RefuseEpiloguesWithoutAnEntryPoint) {
   EXPECT_GT(all, 30);
 }
 
+// Products of matrices have entry points of their own, with shorter paths too; what has none takes
+// that of every layer.
+TEST(Sm90Instances, MatricesHaveEntryPointsOfTheirOwn) {
+  using enum sm90::EpiloguePath;
+  int own = 0, apart = 0, resident = 0;
+  for (const sm90::Instance& instance : sm90::instances()) {
+    SCOPED_TRACE(sm90::name_of(instance));
+    const auto entry = [&](sm90::EpiloguePath path, bool is_matrix) {
+      return sm90::entry_of(instance, path, is_matrix);
+    };
+    const bool has_all = instance.has(fused);  // Else the general one is alone.
+    for (const sm90::EpiloguePath path : {linear, plain, fused}) {
+      EXPECT_NE(entry(path, false), nullptr);
+      EXPECT_NE(entry(path, true), nullptr);
+      if (!has_all) EXPECT_EQ(entry(path, false), entry(general, false));
+    }
+    const bool is_runs = instance.config.input == sm90::Input::runs;
+    if (!is_runs || !has_all) {
+      EXPECT_EQ(entry(linear, true), entry(linear, false));
+      resident += instance.config.is_resident() && entry(linear, true) != entry(plain, true);
+      continue;
+    }
+    if (!instance.config.splits_k()) EXPECT_NE(entry(plain, false), entry(fused, false));
+    EXPECT_EQ(entry(linear, false), entry(instance.config.splits_k() ? fused : plain, false));
+    own += entry(linear, true) != entry(linear, false);
+    apart += entry(fused, true) != entry(fused, false);
+    EXPECT_EQ(entry(fused, true) != entry(fused, false), instance.config.takes_matrices_apart());
+  }
+  EXPECT_GT(own, 20);
+  EXPECT_GT(apart, 10);
+  EXPECT_GT(resident, 5);
+}
+
 TEST_F(Sm90, WideHalos) {
   // 5x5 in narrow tiles.
   ConvCase test = image({.in_height = 21,
@@ -535,6 +568,14 @@ TEST_F(Sm90, DeepPixels) {
   // 1x1 with few tiles: a K loop that CTAs share unevenly, 17 blocks of channels.
   ConvCase test =
       image({.in_height = 12, .in_width = 13, .in_channels = 1048, .out_channels = 168});
+  test.bias = test.residual = true;
+  EXPECT_GT(run_on_all(test, "_splitk_"), 1);
+}
+
+TEST_F(Sm90, SharesWithoutBlocks) {
+  // A block of channels that several CTAs share: one has it, the others none.
+  ConvCase test = image({.in_height = 5, .in_width = 7, .in_channels = 48, .out_channels = 48});
+  EXPECT_GT(run_on_all(test, "_splitk_"), 1);
   test.bias = test.residual = true;
   EXPECT_GT(run_on_all(test, "_splitk_"), 1);
 }

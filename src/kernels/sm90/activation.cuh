@@ -3,6 +3,8 @@
 // Activations and residuals of the short paths of the Hopper epilogue, on values in registers.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/common/epilogue.cuh"
 #include "kernels/common/gates.cuh"
 #include "kernels/sm90/params.hpp"
@@ -15,10 +17,42 @@ __device__ __forceinline__ float larger(float x, float y) {
   return x;
 }
 
+/// The same of each half of two words.
+template <typename Out>
+__device__ __forceinline__ std::uint32_t larger_pair(std::uint32_t x, std::uint32_t y) {
+  std::uint32_t both;
+  if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(both) : "r"(x), "r"(y));
+  } else {
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(both) : "r"(x), "r"(y));
+  }
+  return both;
+}
+
 /// ReLU; a NaN passes through.
 __device__ __forceinline__ float rectified(float x) {
   return larger(x, 0.0f);
 }
+
+/// Pairs of values as words of 16-bit outputs. EpiloguePath::linear: the larger of them and of
+/// zero or minus infinity, which is ReLU without a branch.
+template <typename Out, EpiloguePath kPath>
+struct RoundedPairs {
+  static constexpr bool kRectifies = kPath == EpiloguePath::linear;
+  std::uint32_t lowest = 0;
+
+  __device__ __forceinline__ explicit RoundedPairs(const Params& p) {
+    if constexpr (kRectifies) {
+      const float infinity = __int_as_float(0x7f800000);
+      lowest = p.epilogue.activation == Activation::relu ? 0 : pack2<Out>(-infinity, -infinity);
+    }
+  }
+  __device__ __forceinline__ std::uint32_t operator()(float x, float y) const {
+    const std::uint32_t pair = pack2<Out>(x, y);
+    if constexpr (!kRectifies) return pair;
+    return larger_pair<Out>(pair, lowest);
+  }
+};
 
 /// Forms of CurvedActivation.
 __device__ __forceinline__ float leaky(const CurvedActivation& f, float x) {
@@ -61,7 +95,8 @@ __device__ __forceinline__ void activate_curve(const CurvedActivation& f, const 
 /// A tile that is stored whole: by these paths without a residual, its activation applied to the
 /// accumulators.
 template <EpiloguePath kPath>
-inline constexpr bool is_in_place = kPath == EpiloguePath::plain || kPath == EpiloguePath::curved;
+inline constexpr bool is_in_place =
+    kPath == EpiloguePath::linear || kPath == EpiloguePath::plain || kPath == EpiloguePath::curved;
 
 /// Tiles that are stored whole have a residual, none, or either, by path.
 template <EpiloguePath kPath>
@@ -84,6 +119,7 @@ __device__ __forceinline__ float in_place_factor(const Params& p) {
 // spills hundreds of bytes.
 template <EpiloguePath kPath, typename Each>
 __device__ __forceinline__ void activate_in_place(const Params& p, const Each& each) {
+  if constexpr (kPath == EpiloguePath::linear) return;  // RoundedPairs has what there is.
   if constexpr (kPath == EpiloguePath::curved) {
     activate_curve(p.activation, each);
     return;

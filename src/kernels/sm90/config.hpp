@@ -49,6 +49,10 @@ enum class Input : std::int16_t {
   /// As runs, of convolutions in groups. NOTE: apart, since more code in the others' way to their
   /// first load and last store is up to 5 % of a small layer.
   grouped_runs,
+  /// As runs, of layers that are products of matrices (is_matrix in host.cpp): one tap, no frames,
+  /// phases or groups. NOTE: of a layer of 10 µs half a microsecond goes to code that comes from
+  /// memory, most of all behind jumps over what does not run (docs/lab/2026-12-01-short-code.md).
+  matrix,
 };
 
 /// What the rows of the MMA are. Filters as rows ("swapped"): a tile may have any multiple of 16
@@ -102,7 +106,18 @@ struct Config {
   }
   constexpr bool is_resident() const { return input == Input::resident; }
   constexpr bool has_act_ring() const {
-    return input != Input::runs && input != Input::grouped_runs;
+    return input != Input::runs && input != Input::matrix && input != Input::grouped_runs;
+  }
+  /// Layers are products of matrices, [pixels, C] by [C, K].
+  constexpr bool is_matrix() const { return input == Input::matrix || is_resident(); }
+  /// There are entry points for such layers alone: EpiloguePath::linear,
+  constexpr bool takes_linear_path() const {
+    return (input == Input::runs || is_resident()) && out != DType::fp32 && !splits_k();
+  }
+  /// and the others of tiles that layers of few microseconds take.
+  // NOTE: half a microsecond is little of a layer that large tiles take, and each is to be built.
+  constexpr bool takes_matrices_apart() const {
+    return input == Input::runs && out != DType::fp32 && block_m * block_n <= 96 * 128;
   }
   /// Tiles may be of convolutions in groups.
   constexpr bool takes_groups() const {
@@ -208,6 +223,12 @@ struct Config {
   }
 };
 
+/// The same tile for layers that are products of matrices.
+constexpr Config of_matrices(Config config) {
+  if (config.input == Input::runs) config.input = Input::matrix;
+  return config;
+}
+
 /// The device type of an element.
 template <DType kDtype>
 struct ElementOf;
@@ -299,11 +320,11 @@ struct ValidConfig {
                 "sm90::Config: Schedule::blockwise takes fp32, MmaRows::pixels, at most 80 "
                 "accumulators: it has them twice");
   static_assert(!kConfig.is_swapped() ||
-                    (kConfig.input == Input::runs &&
+                    ((kConfig.input == Input::runs || kConfig.input == Input::matrix) &&
                      (kConfig.schedule == Schedule::cooperative || kConfig.is_pingpong()) &&
                      kConfig.block_m % kConfig.piece_m() == 0 && kConfig.out != DType::fp32),
-                "sm90::Config: MmaRows::filters takes Input::runs, Schedule::cooperative or "
-                "pingpong, block_m a multiple of 16, 16-bit outputs");
+                "sm90::Config: MmaRows::filters takes Input::runs or matrix, Schedule::cooperative "
+                "or pingpong, block_m a multiple of 16, 16-bit outputs");
   static_assert(kConfig.is_swapped() || kConfig.is_odd() ||
                     kConfig.staging_pieces % kConfig.piece_halves() == 0,
                 "sm90::Config::staging_pieces makes whole pieces: even where they have 64 filters");

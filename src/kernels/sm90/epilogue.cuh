@@ -171,10 +171,11 @@ struct SourceValues {
   }
 };
 
-/// Write groups to a piece's staging buffer, rounded to the output type.
-template <Config kConfig, int kValues>
+/// Write groups to a piece's staging buffer, rounded to the output type; 16-bit ones by `pairs`.
+template <Config kConfig, int kValues, typename Pairs>
 __device__ __forceinline__ void stage_values(const float (&v)[kValues], std::uint8_t* buffer,
-                                             const PieceLane<kConfig>& at, int first_group) {
+                                             const PieceLane<kConfig>& at, int first_group,
+                                             const Pairs& pairs) {
   using Out = Element<kConfig.out>;
 #pragma unroll
   for (int g = 0; g < kValues / kGroupValues; ++g) {
@@ -182,8 +183,8 @@ __device__ __forceinline__ void stage_values(const float (&v)[kValues], std::uin
     if constexpr (sizeof(Out) == 2) {
       ptx::store_matrix_x4(staged_address<kConfig>(ptx::shared_address(buffer), at.matrix_row,
                                                    at.matrix_unit + 2 * group),
-                           pack2<Out>(v[i], v[i + 1]), pack2<Out>(v[i + 2], v[i + 3]),
-                           pack2<Out>(v[i + 4], v[i + 5]), pack2<Out>(v[i + 6], v[i + 7]));
+                           pairs(v[i], v[i + 1]), pairs(v[i + 2], v[i + 3]),
+                           pairs(v[i + 4], v[i + 5]), pairs(v[i + 6], v[i + 7]));
     } else {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -196,7 +197,7 @@ __device__ __forceinline__ void stage_values(const float (&v)[kValues], std::uin
     constexpr int i = kValues / kGroupValues * kGroupValues;
     ptx::store_matrix_x2(staged_address<kConfig>(ptx::shared_address(buffer), at.matrix_row,
                                                  2 * (first_group + kValues / kGroupValues)),
-                         pack2<Out>(v[i], v[i + 1]), pack2<Out>(v[i + 2], v[i + 3]));
+                         pairs(v[i], v[i + 1]), pairs(v[i + 2], v[i + 3]));
   }
 }
 
@@ -228,6 +229,7 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
   constexpr int kValues = kAtOnce * kGroupValues;
   const PieceLane<kConfig> at;
   const bool direct = kGeneral && p.direct_store;
+  const RoundedPairs<Out, kPath> pairs(p);
   const bool has_residual = p.epilogue.has_residual;
   std::uint8_t* const buffer = staging.buffers + slot * kConfig.piece_bytes();
   if (has_residual) {
@@ -275,7 +277,7 @@ __device__ __forceinline__ void finish_piece(const Params& p, const Tile& tile, 
         v[2 * i + 1] = pair[1];
       }
     }
-    stage_values<kConfig>(v, buffer, at, g);
+    stage_values<kConfig>(v, buffer, at, g, pairs);
   }
   if constexpr ((ComputeOp::kEnabled && !ComputeOp::kOnRegisters) || StoreOp::kEnabled) {
     __syncwarp();
@@ -327,6 +329,7 @@ __device__ __forceinline__ void store_tile(
                          : kBuffers >= kPieces ? kOfTurn
                                                : (kBuffers + 1) / 2;
   const PieceLane<kConfig> at;
+  const RoundedPairs<Element<kConfig.out>, kPath> pairs(p);
   const bool has_residual = tile_has_residual<kPath>(p);
   Piece blocks[kConfig.blocks()];
 #pragma unroll
@@ -412,7 +415,7 @@ __device__ __forceinline__ void store_tile(
           }
           apply_fused_epilogue<kPath>(p, has_residual, v, source);
         }
-        stage_values<kConfig>(v, buffer, at, 0);
+        stage_values<kConfig>(v, buffer, at, 0, pairs);
         if constexpr (kPath == EpiloguePath::statistics) {
           const Piece& block = blocks[q / kPerBlock];
           statistics.take(p, block.row, block.pixel, q % kPerBlock, v, buffer, staging.shifts);

@@ -69,15 +69,16 @@ __device__ __forceinline__ void finish_swapped_piece(const Params& p, int warp_i
 #pragma unroll
       for (float& x : v) x = f(x);
     });
-  } else if constexpr (kPath != EpiloguePath::plain) {
+  } else if constexpr (!is_in_place<kPath>) {
     apply_fused_epilogue<kPath>(p, has_residual, v, source);
   }
+  const RoundedPairs<Out, kPath> pairs(p);
 #pragma unroll
   for (int j = 0; j < kValues / 8; ++j) {
     ptx::store_matrix_x4_transposed(
-        staged_address<kConfig>(address, row + 16 * j, unit), pack2<Out>(v[8 * j], v[8 * j + 1]),
-        pack2<Out>(v[8 * j + 2], v[8 * j + 3]), pack2<Out>(v[8 * j + 4], v[8 * j + 5]),
-        pack2<Out>(v[8 * j + 6], v[8 * j + 7]));
+        staged_address<kConfig>(address, row + 16 * j, unit), pairs(v[8 * j], v[8 * j + 1]),
+        pairs(v[8 * j + 2], v[8 * j + 3]), pairs(v[8 * j + 4], v[8 * j + 5]),
+        pairs(v[8 * j + 6], v[8 * j + 7]));
   }
 }
 

@@ -88,6 +88,12 @@ void set_curved_activation(const Epilogue& epilogue, CurvedActivation* curved) {
   }
 }
 
+// A product of matrices: [pixels, C] as one run by filters of one tap (Input::matrix).
+bool is_matrix(const Params& p) {
+  return p.loader == Loader::tiled && p.output_frames == 1 && p.phases == 1 && p.filter[0] == 1 &&
+         p.cached_frames == 0 && !p.skip_taps;
+}
+
 // The entry point that computes this epilogue; fills in p.activation where its path wants it.
 const void* choose_kernel(const Instance& instance, const Epilogue& epilogue, Params& p) {
   // Of the residual as a launch has it.
@@ -99,8 +105,8 @@ const void* choose_kernel(const Instance& instance, const Epilogue& epilogue, Pa
                                                    : path_of(instance.config, kind, p.direct_store);
   if (path != EpiloguePath::general) set_curved_activation(epilogue, &p.activation);
   p.steps_in_place = p.epilogue.scale != 1.0f || p.epilogue.bias != nullptr ||
-                     (path == EpiloguePath::plain && p.epilogue.activation != Activation::none);
-  const void* const entry = entry_of(instance, path);
+                     (path == EpiloguePath::plain && p.epilogue.activation == Activation::silu);
+  const void* const entry = entry_of(instance, path, is_matrix(p));
   if (entry == nullptr) {
     refuse(text(name_of(instance), ": an epilogue ", to_string(epilogue),
                 p.direct_store ? ", rows of no multiple of 16 bytes" : "",
@@ -477,9 +483,11 @@ Launch plan_launch(const Instance& instance, const ConvGeometry& g, const Launch
 }
 
 void prepare(const Instance& instance) {
-  for (const void* kernel : instance.kernels) {
-    if (kernel == nullptr) continue;
-    raise_shared_memory_limit(kernel, instance.shared_bytes, name_of(instance).c_str());
+  for (const auto& kernels : {instance.kernels, instance.matrix_kernels}) {
+    for (int path = 0; path < kEpiloguePaths; ++path) {
+      if (kernels[path] == nullptr) continue;
+      raise_shared_memory_limit(kernels[path], instance.shared_bytes, name_of(instance).c_str());
+    }
   }
 }
 

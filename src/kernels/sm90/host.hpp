@@ -30,9 +30,10 @@ std::string prologue_refusal(const Instance& instance, const ConvGeometry& geome
 /// The shortest path of the epilogue. `direct_store`: past TMA.
 EpiloguePath path_of(const Config& config, const EpilogueKind& epilogue, bool direct_store);
 
-/// The entry point of the instance that runs a path: its own, or, where it is the only one, the
-/// general one; none: null.
-const void* entry_of(const Instance& instance, EpiloguePath path);
+/// The entry point of the instance that runs a path, of layers that are products of matrices the
+/// one for such: its own, or one that computes more, or, where it is the only one, the general one;
+/// none: null.
+const void* entry_of(const Instance& instance, EpiloguePath path, bool is_matrix);
 
 /// Epilogues for which the instance has an entry point, in words.
 std::string legal_epilogues(const Instance& instance);

@@ -17,6 +17,13 @@ enum class Entries {
   general,   ///< One, which runs every epilogue, slower.
 };
 
+/// The kernel of one path, as a launch takes it.
+template <Config kConfig, EpiloguePath kPath, typename ComputeOp, typename StoreOp>
+const void* entry_point() {
+  return reinterpret_cast<const void*>(
+      &conv_fprop_kernel<Packed<kConfig>, kPath, ComputeOp, StoreOp>);
+}
+
 /// Instantiate the entry points for `kConfig` and describe them.
 template <Config kConfig, typename ComputeOp = NoComputeOp, typename StoreOp = NoStoreOp,
           Entries kEntries = Entries::all>
@@ -31,8 +38,12 @@ Instance make_instance() {
       "of 32, have no general entry point; legal: Entries::curved or usual");
   Instance instance{.config = kConfig, .shared_bytes = kConfig.shared_bytes()};
   const auto add = [&]<EpiloguePath kPath>() {
-    instance.kernels[static_cast<int>(kPath)] = reinterpret_cast<const void*>(
-        &conv_fprop_kernel<Packed<kConfig>, kPath, ComputeOp, StoreOp>);
+    instance.kernels[static_cast<int>(kPath)] = entry_point<kConfig, kPath, ComputeOp, StoreOp>();
+  };
+  const auto add_matrix = [&]<EpiloguePath kPath>() {
+    auto& kernels = kConfig.is_resident() ? instance.kernels : instance.matrix_kernels;
+    kernels[static_cast<int>(kPath)] =
+        entry_point<of_matrices(kConfig), kPath, ComputeOp, StoreOp>();
   };
   if constexpr (kGeneral) add.template operator()<EpiloguePath::general>();
   static_assert(kEntries != Entries::curved || kConfig.out != DType::fp32,
@@ -46,6 +57,13 @@ Instance make_instance() {
     if constexpr (!kConfig.splits_k()) add.template operator()<EpiloguePath::plain>();
     add.template operator()<EpiloguePath::fused>();
     if constexpr (kConfig.takes_statistics()) add.template operator()<EpiloguePath::statistics>();
+    if constexpr (kConfig.takes_linear_path())
+      add_matrix.template operator()<EpiloguePath::linear>();
+    if constexpr (kConfig.takes_matrices_apart()) {
+      if constexpr (!kConfig.splits_k()) add_matrix.template operator()<EpiloguePath::plain>();
+      add_matrix.template operator()<EpiloguePath::fused>();
+      if constexpr (kCurved) add_matrix.template operator()<EpiloguePath::curved>();
+    }
   }
   return instance;
 }

@@ -19,9 +19,12 @@ struct Instance {
   /// of a build with CONVOY_EPILOGUES=turns. Some lack the general or the curved one, or both
   /// (instances.txt). EpiloguePath::statistics: where Config::takes_statistics().
   const void* kernels[kEpiloguePaths] = {};
+  /// Of Input::runs: the same of layers that are products of matrices (Input::matrix), where there
+  /// are such.
+  const void* matrix_kernels[kEpiloguePaths] = {};
   int shared_bytes = 0;
 
-  /// The path has an entry point of its own.
+  /// The path has an entry point of its own, for every layer.
   bool has(EpiloguePath path) const { return kernels[static_cast<int>(path)] != nullptr; }
 };
 

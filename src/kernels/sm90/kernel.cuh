@@ -52,6 +52,7 @@ struct Kernel {
   static constexpr bool kPlanes = kConfig.has_planes();
   static constexpr bool kResident = kConfig.is_resident();
   static constexpr bool kActRing = kConfig.has_act_ring();
+  static constexpr bool kMatrix = kConfig.is_matrix();
   static constexpr bool kFillsBorder = kConfig.fills_border();
   static constexpr bool kNormalises = kConfig.normalises();
   static constexpr int kFirstNormaliser = 4 + kConfig.consumer_warps();
@@ -68,8 +69,8 @@ struct Kernel {
       !kHalo || kPath == EpiloguePath::general || kConfig.needs_many_registers();
 
   // Threads that come to the named barriers of set-up.
-  static constexpr int kReadyThreads = 64 + 128 * kConfig.consumers;
-  static constexpr int kFilterReadyThreads = 64;
+  static constexpr int kReadyThreads = 96 + 128 * kConfig.consumers;
+  static constexpr int kStagesReadyThreads = 64;
   static constexpr int kBorderReadyThreads = 64;
   static constexpr int kNormaliserReadyThreads = 32 + 32 * kNormaliserWarps;
 
@@ -98,6 +99,11 @@ struct Kernel {
     return at;
   }
 
+  /// Spatial taps.
+  static __device__ __forceinline__ int taps_of(const Params& p) {
+    return kMatrix ? 1 : p.filter[1] * p.filter[2];
+  }
+
   /// Some patches are completed between the loader and the consumers.
   static __device__ __forceinline__ bool completes_patches(const Params& p) {
     return kFillsBorder && (p.fills_border || kNormalises);
@@ -108,20 +114,18 @@ struct Kernel {
   /// Prefetch the descriptors and initialise the barriers.
   // NOTE: set-up is on the critical path of small layers. Warp 0 initialises what its first loads
   // need and goes on without waiting for anybody; the others hear of the barriers when they need
-  // them. Barriers are initialised by one thread: addresses that differ by lane become a loop of
-  // some 70 cycles a barrier.
+  // them. An initialisation takes its thread some 25 cycles, so warp 1 has half of them. One thread
+  // each: addresses that differ by lane become a loop of some 70 cycles a barrier.
   static __device__ __forceinline__ void setup(const Params& p, const Smem& smem, const Place& at) {
     if (at.warp == 0) {
       if (ptx::elect_one()) {
         ptx::prefetch_tensor_map(&p.activation_map);
         for (int i = 0; kActRing && i < Smem::kActStages; ++i) {
           ptx::barrier_init(&smem.act_full[i], kNormalises ? kNormaliserWarps : 1);
-          ptx::barrier_init(&smem.act_empty[i], kConfig.reading_warps());
         }
         for (int i = 0; i < Smem::kFilterStages; ++i) {
           // Without a ring of their own activation tiles share the stages: both loaders arrive.
           ptx::barrier_init(&smem.filter_full[i], kActRing ? 1 : 2);
-          ptx::barrier_init(&smem.filter_empty[i], kConfig.reading_warps() * kClusterSize);
         }
         if (completes_patches(p)) {
           for (int i = 0; i < Smem::kActStages; ++i) ptx::barrier_init(&smem.act_loaded[i], 1);
@@ -131,18 +135,29 @@ struct Kernel {
       __syncwarp();
       if constexpr (kClusterSize == 1) {
         ptx::named_barrier_arrive(kReadyBarrier, kReadyThreads);
-        ptx::named_barrier_arrive(kFilterReadyBarrier, kFilterReadyThreads);
         if (completes_patches(p)) {
           ptx::named_barrier_arrive(kPatchReadyBarrier,
                                     kNormalises ? kNormaliserReadyThreads : kBorderReadyThreads);
         }
       }
     } else if (at.warp == 1) {
-      if (ptx::elect_one()) ptx::prefetch_tensor_map(&p.filter_map);
+      if (ptx::elect_one()) {
+        ptx::prefetch_tensor_map(&p.filter_map);
+        for (int i = 0; kActRing && i < Smem::kActStages; ++i) {
+          ptx::barrier_init(&smem.act_empty[i], kConfig.reading_warps());
+        }
+        for (int i = 0; i < Smem::kFilterStages; ++i) {
+          ptx::barrier_init(&smem.filter_empty[i], kConfig.reading_warps() * kClusterSize);
+        }
+        ptx::fence_barrier_init();
+      }
+      __syncwarp();
+      if constexpr (kClusterSize == 1) ptx::named_barrier_arrive(kReadyBarrier, kReadyThreads);
     } else if (at.warp == 3) {
       if (ptx::elect_one()) {
         ptx::prefetch_tensor_map(&p.output_map[0]);
-        if (kPath != EpiloguePath::plain && p.epilogue.has_residual) {
+        if (kPath != EpiloguePath::linear && kPath != EpiloguePath::plain &&
+            p.epilogue.has_residual) {
           ptx::prefetch_tensor_map(&p.source_map[0]);
           for (int i = 0; i < Smem::kSources; ++i) ptx::barrier_init(&smem.source_full[i], 1);
           ptx::fence_barrier_init();
@@ -207,6 +222,7 @@ struct Kernel {
   };
   static __device__ __forceinline__ FrameSource frame_source(const Params& p, const Tile& tile,
                                                              int t) {
+    if constexpr (kMatrix) return {&p.activation_map, 0, false};
     int d = tile.z * p.stride[0] - p.pad[0] + t * p.dilation[0];
     if (p.pad_mode[0] != PadMode::zero) {
       d = inside(d, p.cached_frames + p.new_frames, p.pad_mode[0]);
@@ -334,7 +350,7 @@ struct Kernel {
     const int width = kLoader == Loader::tiled ? 1 : p.filter[2];
     for (int left = range.end - range.begin; left > 0; ++k.t, k.channels = 0) {
       const FrameSource source = frame_source(p, tile, k.t);
-      const int blocks = min(left, p.channel_blocks - k.channels);
+      const int blocks = kMatrix ? left : min(left, p.channel_blocks - k.channels);
       left -= blocks;
       int c = k.channels * p.block_channels + first_channel_of_group<kConfig>(p, tile);
       for (const int end = c + blocks * p.block_channels; c < end; c += p.block_channels) {
@@ -387,7 +403,7 @@ struct Kernel {
       // NOTE: no switch: its table would be one more thing to fetch from device memory.
       if constexpr (kHalo) {
         load_halos(p, smem, tile, range, k, act);
-      } else if (kResident || kClusterN > 1 || p.loader == Loader::tiled) {
+      } else if (kMatrix || kClusterN > 1 || p.loader == Loader::tiled) {
         load_runs<Loader::tiled>(p, smem, at, tile, range, k, act, first);
       } else if (p.loader == Loader::im2col) {
         load_runs<Loader::im2col>(p, smem, at, tile, range, k, act, first);
@@ -499,7 +515,7 @@ struct Kernel {
                                                        const Place& at, const Tile& first_tile,
                                                        int preloaded) {
     FilterState state;
-    const int taps = p.filter[1] * p.filter[2];
+    const int taps = taps_of(p);
     Tile tile = first_tile;
     state.advance(preloaded);
     // Of the first tile: blocks, or taps of the first block.
@@ -513,7 +529,7 @@ struct Kernel {
       int left = range.end - range.begin - skip_blocks;
       skip_blocks = 0;
       for (; left > 0; ++k.t, k.channels = 0) {
-        const int blocks = min(left, p.channel_blocks - k.channels);
+        const int blocks = kMatrix ? left : min(left, p.channel_blocks - k.channels);
         left -= blocks;
         int c = k.channels * p.filter_block;
         for (const int end = c + blocks * p.filter_block; c < end; c += p.filter_block) {
@@ -711,7 +727,7 @@ struct Kernel {
                                                          Sums& sums, Reads& reads,
                                                          const TileTrace& trace) {
     if constexpr (!kActRing) {
-      for (int left = blocks * p.filter[1] * p.filter[2]; left > 0; --left) {
+      for (int left = blocks * taps_of(p); left > 0; --left) {
         multiply_tap<kSteps>(smem, me, filter.index * kConfig.act_bytes(), filter, sums, reads,
                              trace);
       }
@@ -956,6 +972,7 @@ struct Kernel {
   /// Blocks of the reduction of tile `index`, not split.
   // NOTE: where no tile skips temporal taps all have as many, and none need be decoded.
   static __device__ __forceinline__ int blocks_of(const Params& p, const Place& at, int index) {
+    if constexpr (kMatrix) return p.channel_blocks;
     if (!p.skip_taps) return p.filter[0] * p.channel_blocks;
     return k_range<kConfig>(p, decode_tile<kConfig>(p, index, at.m_rank), 0, 1).end;
   }
@@ -986,11 +1003,13 @@ struct Kernel {
           } else if constexpr (kActRing) {
             act.advance(blocks);
           }
-          filter.advance(blocks * p.filter[1] * p.filter[2]);
+          filter.advance(blocks * taps_of(p));
           continue;
         }
       }
-      const Tile tile = kPingpong ? decode_tile<kConfig>(p, index, at.m_rank) : next_tile;
+      // NOTE: elsewhere decoding is so much code that skipping it costs as much as running it.
+      const bool is_known = !kPingpong || (kMatrix && index == at.first_index);
+      const Tile tile = is_known ? next_tile : decode_tile<kConfig>(p, index, at.m_rank);
       const KRange range = k_range<kConfig>(p, tile, at.cta_rank, at.cluster_size);
 
       fetch_residual(p, tile, me, staging);
@@ -1026,7 +1045,8 @@ struct Kernel {
       wgmma_wait<0>();
       trace.multiplied();
       reads.release(smem, me.lane);
-      if (!any) clear(accumulators);
+      // NOTE: a matrix has blocks, but a share of a split may have none.
+      if ((kSplit || !kMatrix) && !any) clear(accumulators);
 
       float bias[kBiases];
       bias_values(p.epilogue, bias_bits, bias);
@@ -1038,8 +1058,9 @@ struct Kernel {
       }
       trace.stored();
     }
-    // NOTE: shared memory must outlive the stores that read it.
-    if (me.stores) ptx::tma_store_wait<0>();
+    // NOTE: shared memory must outlive the stores that read it; what they write the kernel's end
+    // waits for.
+    if (me.stores) ptx::tma_store_wait_read<0>();
     trace.done();
   }
 
@@ -1085,12 +1106,12 @@ struct Kernel {
     if (at.warp < 4) {
       // NOTE: loaders have registers to keep its base in.
       const Smem kept = Smem::template carve<true>();
+      if (at.warp < 2 && kClusterSize == 1) {
+        ptx::named_barrier_sync(kStagesReadyBarrier, kStagesReadyThreads);
+      }
       if (at.warp == 0 && ptx::elect_one()) {
         activation_loader(p, kept, at, first_tile, preloaded);
       } else if (at.warp == 1) {
-        if constexpr (kClusterSize == 1) {
-          ptx::named_barrier_sync(kFilterReadyBarrier, kFilterReadyThreads);
-        }
         if (ptx::elect_one()) filter_loader(p, kept, at, first_tile, preloaded);
       } else if (kFillsBorder && !kNormalises && at.warp == 2 && p.fills_border) {
         if constexpr (kClusterSize == 1) {

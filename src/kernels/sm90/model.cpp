@@ -249,7 +249,7 @@ double estimate_us(const ConvGeometry& geometry, const Tiling& tiling, int multi
   // plain one it takes 1 % of a layer.
   EpilogueKind timed = epilogue;
   if (epilogue.activation == Activation::relu &&
-      path_of(tiling.config, epilogue, tiling.params.direct_store) == EpiloguePath::plain) {
+      path_of(tiling.config, epilogue, tiling.params.direct_store) == EpiloguePath::linear) {
     timed.activation = Activation::none;
   }
   const ModelledTime time = model_time(geometry, tiling, multiprocessors, timed, constants);

@@ -41,13 +41,14 @@ inline constexpr int kMaxPhases = 4;
 /// How much of the run-time epilogue a launch needs: one kernel each, so that the usual ones stay
 /// short (what is not executed still costs instruction fetches, and kernels start cold).
 enum class EpiloguePath {
+  linear,      ///< scale·conv + bias, ReLU, of matrices (Config::is_matrix): the shortest
   plain,       ///< scale·conv + bias, ReLU, SiLU, leaky ReLU, clamp, hardswish
   fused,       ///< scale·conv + bias, ReLU, SiLU or leaky ReLU, a residual
   curved,      ///< scale·conv + bias, GELU, sigmoid, tanh; of split tiles all, with a residual too
   general,     ///< everything: rounding after each step, stores without TMA, ops
   statistics,  ///< scale·conv + bias, ReLU or SiLU, a residual, the statistics of what is stored
 };
-inline constexpr int kEpiloguePaths = 5;
+inline constexpr int kEpiloguePaths = 6;
 
 /// EpiloguePath::statistics: where warps leave those of their tiles (statistics.cuh). An image's
 /// tiles have neighbouring numbers; its last `slots` tiles have a record each.
@@ -98,6 +99,14 @@ struct Params {
   bool is_grouped;                ///< Several groups of channels: phases in place of upsampling.
   FastDivide phase_filter_tiles;  ///< Filter tiles of all phases; pairs where a cluster has two.
   TileOrder order;
+  int channel_blocks;    ///< Of at most 128 bytes of a pixel.
+  int block_channels;    ///< Of each, the last may have fewer; a multiple of what an MMA takes.
+  int filter_block;      ///< From one to the next in the filter: more where it is packed with gaps.
+  int block_bytes;       ///< Of a pixel or filter in a stage, whose rows lie 128 bytes apart.
+  int block_steps;       ///< MMA steps of 32 bytes in a block, 1..4,
+  int last_block_steps;  ///< and in the last.
+  bool read_once;        ///< The activation need not stay in L2.
+  int preloaded;         ///< Stages of a CTA's first tile that are loaded during set-up.
   FastDivide filter_tiles;     ///< Of one phase.
   FastDivide tiles_per_batch;  ///< m_clusters · frames_per_batch
   FastDivide tiles_per_band;   ///< band · frames_per_batch
@@ -109,16 +118,8 @@ struct Params {
   int frames_per_batch;        ///< Output frames Z; 1 where tiles straddle frames and batches.
   int tile_rows;               ///< Output rows and columns of a patched tile.
   int tile_columns;
-  int channel_blocks;    ///< Of at most 128 bytes of a pixel.
-  int block_channels;    ///< Of each, the last may have fewer; a multiple of what an MMA takes.
-  int filter_block;      ///< From one to the next in the filter: more where it is packed with gaps.
-  int block_bytes;       ///< Of a pixel or filter in a stage, whose rows lie 128 bytes apart.
-  int block_steps;       ///< MMA steps of 32 bytes in a block, 1..4,
-  int last_block_steps;  ///< and in the last.
-  bool read_once;        ///< The activation need not stay in L2.
-  int preloaded;         ///< Stages of a CTA's first tile that are loaded during set-up.
-  int patch_columns;     ///< 8×8 sub-patches side by side in a patched tile.
-  int halo_height;       ///< Input rows and columns of a halo tile, or of each of its planes.
+  int patch_columns;  ///< 8×8 sub-patches side by side in a patched tile.
+  int halo_height;    ///< Input rows and columns of a halo tile, or of each of its planes.
   int halo_width;
   int box_width;      ///< Columns of it that one copy loads.
   int planes[2];      ///< Input::planes: of rows and of columns; else 1, 1.

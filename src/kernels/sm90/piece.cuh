@@ -58,7 +58,7 @@ __device__ __forceinline__ Piece piece_at(const Params& p, const Tile& tile, int
 template <Config kConfig>
 __device__ __forceinline__ std::int64_t output_pixel(const Params& p, const Tile& tile,
                                                      const Piece& piece, int i) {
-  if (!is_patched(p.loader)) {
+  if (!is_patched<kConfig>(p)) {
     const std::int64_t pixel = static_cast<std::int64_t>(piece.pixel) + i;
     return pixel < p.frame_pixels ? tile.frame * p.frame_pixels + pixel : -1;
   }

@@ -59,7 +59,11 @@ std::string border_refusal(const Config& config, const ConvGeometry& g) {
 }
 
 std::string resident_refusal(const Config& config, const ConvGeometry& g) {
-  if (!implicit_gemm::is_planar(g) || choose_loader(config, g) != Loader::tiled) {
+  if (!g.dense_output()) {
+    return "an output with pitches; legal: a dense one (filters stay in shared memory)";
+  }
+  if (!implicit_gemm::is_planar(g) || choose_loader(config, g) != Loader::tiled ||
+      g.gemm_m() > kMaxCoordinate) {
     return text("a filter of ", g.filter[0], "x", g.filter[1], "x", g.filter[2],
                 " with its strides and padding; legal: 1x1x1, stride 1, no padding (filters stay "
                 "in shared memory)");
@@ -124,7 +128,10 @@ EpiloguePath path_of(const Config& config, const EpilogueKind& epilogue, bool di
     case Activation::relu:
     case Activation::silu:
     case Activation::leaky_relu:
-      return epilogue.residual ? EpiloguePath::fused : EpiloguePath::plain;
+      if (epilogue.residual) return EpiloguePath::fused;
+      return epilogue.activation == Activation::none || epilogue.activation == Activation::relu
+                 ? EpiloguePath::linear
+                 : EpiloguePath::plain;
     case Activation::clamp:
     case Activation::hardswish:
       if (!epilogue.residual && !config.splits_k()) return EpiloguePath::plain;
@@ -137,10 +144,21 @@ EpiloguePath path_of(const Config& config, const EpilogueKind& epilogue, bool di
   return epilogue.residual && !config.splits_k() ? EpiloguePath::general : EpiloguePath::curved;
 }
 
-const void* entry_of(const Instance& instance, EpiloguePath path) {
-  if (path == EpiloguePath::plain && !instance.has(path)) path = EpiloguePath::fused;
+const void* entry_of(const Instance& instance, EpiloguePath path, bool is_matrix) {
+  // Longer paths compute what shorter ones do.
+  const EpiloguePath longer[] = {EpiloguePath::linear, EpiloguePath::plain, EpiloguePath::fused};
+  const auto find = [&](const void* const(&kernels)[kEpiloguePaths]) {
+    const void* kernel = kernels[static_cast<int>(path)];
+    for (const EpiloguePath other : longer) {
+      if (kernel == nullptr && other > path) kernel = kernels[static_cast<int>(other)];
+    }
+    return kernel;
+  };
+  const void* const of_matrices = is_matrix ? find(instance.matrix_kernels) : nullptr;
+  if (of_matrices != nullptr) return of_matrices;
   const bool is_alone = !instance.has(EpiloguePath::plain) && !instance.has(EpiloguePath::fused);
-  return instance.kernels[static_cast<int>(is_alone ? EpiloguePath::general : path)];
+  return is_alone ? instance.kernels[static_cast<int>(EpiloguePath::general)]
+                  : find(instance.kernels);
 }
 
 std::string legal_epilogues(const Instance& instance) {
@@ -214,7 +232,8 @@ std::string prologue_refusal(const Instance& instance, const ConvGeometry& g,
 std::string epilogue_refusal(const Instance& instance, const ConvGeometry& g,
                              const EpilogueKind& epilogue) {
   const bool direct_store = !has_tma_rows(instance.config, g);
-  if (entry_of(instance, path_of(instance.config, epilogue, direct_store)) != nullptr) return {};
+  const EpiloguePath path = path_of(instance.config, epilogue, direct_store);
+  if (entry_of(instance, path, false) != nullptr) return {};
   if (direct_store) {
     return text("out_channels = ", g.out_channels,
                 "; legal: rows of a multiple of 16 bytes (TMA stores)");

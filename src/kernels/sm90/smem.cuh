@@ -12,8 +12,8 @@ namespace convoy::sm90 {
 enum NamedBarrier : std::uint32_t {
   kPartialBarrier = 1,      ///< All consumers: before partial tiles take the stages' place.
   kTurnBarrier = 2,         ///< And 3, one a warpgroup: it may multiply.
-  kReadyBarrier = 4,        ///< Warps 0 and 3 arrive, consumers wait: all barriers are there.
-  kFilterReadyBarrier = 5,  ///< Warp 0 arrives, warp 1 waits: the stages' barriers are there.
+  kReadyBarrier = 4,        ///< Warps 0, 1 and 3 arrive, consumers wait: all barriers are there.
+  kStagesReadyBarrier = 5,  ///< The loaders: each has initialised its half of the stages' barriers.
   kPiecesBarrier = 6,       ///< To 8, one a warpgroup: its warps have written their pieces.
   kPatchReadyBarrier = 9,   ///< Warp 0 arrives, 2 or the normalisers wait: as above.
   kNormalisedBarrier = 10,  ///< The normalisers: each has normalised its pixels of a patch.

@@ -30,6 +30,7 @@ __device__ __forceinline__ bool in_groups(const Params& p) {
 /// The tile is a patch of rows and columns, not a run of pixels.
 template <Config kConfig>
 __device__ __forceinline__ bool is_patched(const Params& p) {
+  if constexpr (kConfig.is_matrix()) return false;
   if constexpr (kConfig.has_halo() && !kConfig.takes_lines()) return true;
   return is_patched(p.loader);
 }
@@ -54,7 +55,7 @@ __device__ __forceinline__ Tile decode_tile(const Params& p, int index, int cta_
     m = group + size.remainder(place, n);
   }
   tile.phase = tile.phase_row = tile.phase_column = 0;
-  if (p.phases > 1) {
+  if (!kConfig.is_matrix() && p.phases > 1) {
     tile.phase = p.filter_tiles.divide(n);
     n = p.filter_tiles.remainder(n, tile.phase);
     if (!in_groups<kConfig>(p)) {
@@ -66,7 +67,7 @@ __device__ __forceinline__ Tile decode_tile(const Params& p, int index, int cta_
   tile.filter = n * kConfig.block_n;
 
   tile.frame = tile.batch = tile.z = 0;
-  if (p.output_frames > 1) {
+  if (!kConfig.is_matrix() && p.output_frames > 1) {
     tile.batch = p.tiles_per_batch.divide(m);
     m = p.tiles_per_batch.remainder(m, tile.batch);
     const int band = p.tiles_per_band.divide(m);
@@ -81,15 +82,15 @@ __device__ __forceinline__ Tile decode_tile(const Params& p, int index, int cta_
   tile.pixel = m_tile * kConfig.block_m;
   tile.row = tile.column = 0;
   // NOTE: of a line too: tile_columns are its pixels.
-  if (kConfig.has_halo() || is_patched(p.loader)) {
+  if (kConfig.has_halo() || is_patched<kConfig>(p)) {
     const int patch_row = p.patches_across.divide(m_tile);
     tile.row = patch_row * p.tile_rows;
     tile.column = p.patches_across.remainder(m_tile, patch_row) * p.tile_columns;
   }
 
   tile.t_begin = 0;
-  tile.t_end = p.filter[0];
-  if (p.skip_taps) {
+  tile.t_end = kConfig.is_matrix() ? 1 : p.filter[0];
+  if (!kConfig.is_matrix() && p.skip_taps) {
     const int first = tile.z * p.stride[0] - p.pad[0];
     const int frames_in = p.cached_frames + p.new_frames;
     while (tile.t_begin < tile.t_end && first + tile.t_begin * p.dilation[0] < 0) ++tile.t_begin;
@@ -151,6 +152,7 @@ template <Config kConfig>
 __device__ __forceinline__ KBlock first_k_block(const Params& p, const Tile& tile,
                                                 const KRange& range) {
   if constexpr (!kConfig.splits_k()) return {tile.t_begin, 0};
+  if constexpr (kConfig.is_matrix()) return {0, range.begin};
   const int t = p.blocks.divide(range.begin);
   return {tile.t_begin + t, p.blocks.remainder(range.begin, t)};
 }
