@@ -4,14 +4,15 @@
 
 Reads what Nsight Compute samples of one launch with cold caches:
 
-    ncu --cache-control all --clock-control none --section SourceCounters --warp-sampling-interval 0 \\
-        --page source --csv --print-source sass -k regex:conv_fprop --launch-skip 2 --launch-count 1 \\
+    ncu --cache-control all --clock-control none --section SourceCounters \\
+        --warp-sampling-interval 0 --page source --csv --print-source sass \\
+        -k regex:conv_fprop --launch-skip 2 --launch-count 1 \\
         convoy bench n4h24w24c120k120r1s1 --dtype bf16 --runs 5 > samples.csv
     stalls_by_line.py samples.csv
 
-and prints the reasons of all samples, then each line that was executed: how often (by warps), its samples, and the
-reasons with more than --least of them. `no_inst` is code that was not there yet, `imc` a constant; a line behind a gap
-("...") is behind a jump, where the prefetcher starts anew.
+and prints the reasons of all samples, then each line that was executed: how often (by warps), its
+samples, and the reasons with more than --least of them. `no_inst` is code that was not there yet,
+`imc` a constant; a line behind a gap ("...") is behind a jump, where the prefetcher starts anew.
 """
 
 import argparse
@@ -23,11 +24,11 @@ INSTRUCTIONS_A_LINE = 8
 
 
 def samples(path: Path) -> list[dict[str, str]]:
-    """The rows of the table, one an instruction; what the program and ncu print around it is left out."""
+    """The rows of the table, one an instruction, without what is printed around it."""
     lines = path.read_text().splitlines()
     heads = [i for i, line in enumerate(lines) if line.startswith('"Address"')]
     if not heads:
-        raise SystemExit(f"{path}: no table that begins with \"Address\"; legal: ncu's --page source --csv")
+        raise SystemExit(f"{path}: no table of instructions; legal: ncu's --page source --csv")
     return [row for row in csv.DictReader(lines[heads[0] :]) if row["Address"]]
 
 
@@ -46,9 +47,11 @@ def in_words(counts: Counter[str], least: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("samples", type=Path)
-    parser.add_argument("--least", type=int, default=5, help="samples of a reason that are not worth a word")
+    parser.add_argument("--least", type=int, default=5, help="samples not worth a word")
     options = parser.parse_args()
 
     rows = samples(options.samples)
