@@ -57,7 +57,8 @@ def main() -> None:
     rows = samples(options.samples)
     executed = [int(row["Instructions Executed"] or 0) for row in rows]
     total = sum(int(row["# Samples"] or 0) for row in rows)
-    print(f"{len(rows)} instructions, {sum(n > 0 for n in executed)} of them executed; {total} samples:")
+    ran = sum(n > 0 for n in executed)
+    print(f"{len(rows)} instructions, {ran} of them executed; {total} samples:")
     print(in_words(reasons(rows), 0))
     print("\ninstruction  executed  samples")
     skipped = False
@@ -71,7 +72,8 @@ def main() -> None:
             print("        ...")
         skipped = False
         count = sum(int(row["# Samples"] or 0) for row in line)
-        print(f"{first:11d} {times:9d} {count:8d}  {in_words(reasons(line), options.least)}".rstrip())
+        why = in_words(reasons(line), options.least)
+        print(f"{first:11d} {times:9d} {count:8d}  {why}".rstrip())
 
 
 if __name__ == "__main__":
