@@ -574,7 +574,7 @@ TEST_F(Sm90, DeepPixels) {
 
 TEST_F(Sm90, SharesWithoutBlocks) {
   // A block of channels that several CTAs share: one has it, the others none.
-  ConvCase test = image({.in_height = 5, .in_width = 7, .in_channels = 48, .out_channels = 48});
+  ConvCase test = image({.in_height = 8, .in_width = 16, .in_channels = 48, .out_channels = 48});
   EXPECT_GT(run_on_all(test, "_splitk_"), 1);
   test.bias = test.residual = true;
   EXPECT_GT(run_on_all(test, "_splitk_"), 1);
