@@ -149,7 +149,8 @@ struct Kernel {
         for (int i = 0; i < Smem::kFilterStages; ++i) {
           ptx::barrier_init(&smem.filter_empty[i], kConfig.reading_warps() * kClusterSize);
         }
-        ptx::fence_barrier_init();
+        // TMA does not arrive on them, other CTAs may.
+        if constexpr (kClusterSize > 1) ptx::fence_barrier_init();
       }
       __syncwarp();
       if constexpr (kClusterSize == 1) ptx::named_barrier_arrive(kReadyBarrier, kReadyThreads);
